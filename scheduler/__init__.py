@@ -1,0 +1,1 @@
+"""fleetbeat: the control plane."""

@@ -1,0 +1,1 @@
+"""Generated stubs (make proto); never edited."""

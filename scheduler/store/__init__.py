@@ -1,0 +1,1 @@
+"""etcd: keys, codec, transactions and fences, watch caches, repositories."""

@@ -1,0 +1,48 @@
+"""The layout of etcd: one table a kind of record. Keys here are without the operator's prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from scheduler.domain.ledger import Ledger
+from scheduler.domain.node import Node
+from scheduler.domain.record import Record
+from scheduler.domain.shard import ClusterRecord, FenceRecord, ShardMap, SlotRecord
+from scheduler.domain.workload import Assignment, Tombstone, WorkloadSpec, WorkloadStatus
+
+T = TypeVar("T", bound=Record)
+
+
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """Records of one type under one prefix; a record's key is the prefix and its id."""
+
+    prefix: str
+    model: type[T]
+
+    def key(self, identifier: str) -> str:
+        """Return the key of a record."""
+        return self.prefix + identifier
+
+    def id_of(self, key: str) -> str:
+        """Return the id behind the prefix of a key."""
+        return key[len(self.prefix) :]
+
+
+NODES = Table("/nodes/", Node)
+LEDGERS = Table("/allocations/", Ledger)
+SPECS = Table("/workloads-spec/", WorkloadSpec)
+STATUSES = Table("/workloads-status/", WorkloadStatus)
+ASSIGNMENTS = Table("/assignments/", Assignment)
+TOMBSTONES = Table("/tombstones/", Tombstone)
+"""Ids are "{node}/{workload}"."""
+FENCES = Table("/shards/", FenceRecord)
+"""Ids are "{shard}/{loop}". The key /shards/map lies under the same prefix and is not one of them."""
+SHARD_MAP = Table("/shards/", ShardMap)
+SHARD_MAP_ID = "map"
+CLUSTER = Table("/", ClusterRecord)
+CLUSTER_ID = "cluster"
+SLOTS = Table("/persys/scheduler/slots/", SlotRecord)
+LEADER_PREFIX = "/persys/scheduler/leader/"
+"""Election keys of the beat: {prefix}{lease id in hex} = instance id; the least create revision leads."""

@@ -1,0 +1,87 @@
+"""The one write path: read, decide, compare everything the decision rested on, write.
+
+A decision is a pure function from a `View` (what was read, all at one revision) to a
+`Write` (what to change). The store commits it in one transaction that compares the mod
+revision of *every* record in the view, and of every guard. On a conflict it reads again
+and decides again; when the outcome of a call is not known it reads to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from scheduler.domain.record import Record
+from scheduler.store.keys import Table
+
+T = TypeVar("T", bound=Record)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T]):
+    """A record as read. Absent records have record None and mod_revision 0."""
+
+    id: str
+    record: T | None
+    mod_revision: int = 0
+    create_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ref(Generic[T]):
+    """Names a record that a decision needs."""
+
+    table: Table[T]
+    id: str
+
+    @property
+    def key(self) -> str:
+        """The record's key, without the operator's prefix."""
+        return self.table.key(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A key that must still be at this mod revision (0: absent), or the write is fenced off."""
+
+    key: str
+    mod_revision: int
+
+
+class View:
+    """What a decision may rest on: the records it named, read at one revision."""
+
+    def __init__(self, revision: int, records: dict[str, Versioned[Any]]) -> None:
+        """Take the revision of the read and the records by key."""
+        self.revision = revision
+        self._records = records
+
+    def get(self, table: Table[T], identifier: str) -> Versioned[T]:
+        """Return a record that the decision named; KeyError when it did not name it."""
+        return self._records[table.key(identifier)]
+
+    def items(self) -> Iterable[tuple[str, Versioned[Any]]]:
+        """Return every record with its key."""
+        return self._records.items()
+
+
+@dataclass
+class Write(Generic[R]):
+    """What a decision changes; `result` is handed back to the caller once it is stored.
+
+    An empty write stores nothing and still returns the result.
+    """
+
+    result: R
+    puts: dict[str, bytes] = field(default_factory=dict)
+    deletes: set[str] = field(default_factory=set)
+
+    def put(self, table: Table[T], identifier: str, record: T) -> None:
+        """Store this record."""
+        self.puts[table.key(identifier)] = record.to_json()
+
+    def delete(self, table: Table[Any], identifier: str) -> None:
+        """Remove this record."""
+        self.deletes.add(table.key(identifier))

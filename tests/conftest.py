@@ -1,0 +1,29 @@
+"""Fixtures that every level of tests may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import servers
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """One etcd for the session. Tests that kill it start their own; tests that write use a prefix of their own."""
+    with servers.running(servers.etcd(tmp_path_factory.mktemp("etcd"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    """One Redis for the session. Tests that kill it start their own."""
+    with servers.running(servers.redis(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture
+def etcd_prefix(request: pytest.FixtureRequest) -> str:
+    """A key prefix that no other test uses."""
+    return "/t/" + "".join(c if c.isalnum() else "-" for c in request.node.name)[:80] + f"-{id(request)}"
