@@ -20,6 +20,10 @@ class Table(Generic[T]):
 
     prefix: str
     model: type[T]
+    levels: int = 1
+    """Parts of an id, with "/" between them; other keys under the prefix are not of this table."""
+    only: str = ""
+    """The one id of a table that holds a single record."""
 
     def key(self, identifier: str) -> str:
         """Return the key of a record."""
@@ -29,20 +33,34 @@ class Table(Generic[T]):
         """Return the id behind the prefix of a key."""
         return key[len(self.prefix) :]
 
+    @property
+    def scope(self) -> str:
+        """The shortest prefix that covers all keys of the table."""
+        return self.prefix + self.only
+
+    def owns(self, key: str) -> bool:
+        """Tell whether the key is one of a record of this table (the reference's /nodes/{id}/status is not)."""
+        if not key.startswith(self.scope):
+            return False
+        identifier = self.id_of(key)
+        if self.only:
+            return identifier == self.only
+        return bool(identifier) and identifier.count("/") == self.levels - 1
+
 
 NODES = Table("/nodes/", Node)
 LEDGERS = Table("/allocations/", Ledger)
 SPECS = Table("/workloads-spec/", WorkloadSpec)
 STATUSES = Table("/workloads-status/", WorkloadStatus)
 ASSIGNMENTS = Table("/assignments/", Assignment)
-TOMBSTONES = Table("/tombstones/", Tombstone)
+TOMBSTONES = Table("/tombstones/", Tombstone, levels=2)
 """Ids are "{node}/{workload}"."""
-FENCES = Table("/shards/", FenceRecord)
+FENCES = Table("/shards/", FenceRecord, levels=2)
 """Ids are "{shard}/{loop}". The key /shards/map lies under the same prefix and is not one of them."""
-SHARD_MAP = Table("/shards/", ShardMap)
 SHARD_MAP_ID = "map"
-CLUSTER = Table("/", ClusterRecord)
+SHARD_MAP = Table("/shards/", ShardMap, only=SHARD_MAP_ID)
 CLUSTER_ID = "cluster"
+CLUSTER = Table("/", ClusterRecord, only=CLUSTER_ID)
 SLOTS = Table("/persys/scheduler/slots/", SlotRecord)
 LEADER_PREFIX = "/persys/scheduler/leader/"
 """Election keys of the beat: {prefix}{lease id in hex} = instance id; the least create revision leads."""

@@ -62,6 +62,10 @@ class View:
         """Return a record that the decision named; KeyError when it did not name it."""
         return self._records[table.key(identifier)]
 
+    def at(self, key: str) -> Versioned[Any]:
+        """Return the record under a key that the decision named; KeyError when it did not name it."""
+        return self._records[key]
+
     def items(self) -> Iterable[tuple[str, Versioned[Any]]]:
         """Return every record with its key."""
         return self._records.items()

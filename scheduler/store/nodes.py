@@ -1,0 +1,121 @@
+"""Node records: registration and health. What operators set is never touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from scheduler.domain.node import Health, Node
+from scheduler.store.keys import NODES
+from scheduler.store.store import Store
+from scheduler.store.write import Guard, Ref, View, Write
+
+SHARD_LABEL = "scheduler_shard"
+_TYPE_ALIASES = {"docker-container": "container", "docker-compose": "compose"}
+
+
+async def register(store: Store, node: Node, *, now: datetime, shard_key: str = "genesis") -> Node:
+    """Store what an agent says about its node, merged with what is known.
+
+    Taken from the agent: identity, endpoint, capacity, labels (the agent's win on the same
+    key). Kept: taints, schedulable, drain, labels the agent does not send. An agent that
+    registers is alive, so the node is Ready. Registering the same again writes nothing.
+    """
+    offered = _with_defaults(node, shard_key)
+
+    def decide(view: View) -> Write[Node]:
+        known = view.get(NODES, node.node_id).record
+        merged = _merged(known, offered, now)
+        write = Write(merged)
+        if merged != known:
+            write.put(NODES, node.node_id, merged)
+        return write
+
+    return await store.transact([Ref(NODES, node.node_id)], decide)
+
+
+async def set_health(
+    store: Store,
+    node_id: str,
+    health: Health | str,
+    reason: str,
+    by: str,
+    *,
+    now: datetime,
+    guards: Sequence[Guard] = (),
+    expect_status: str | None = None,
+    seen_revision: int | None = None,
+) -> bool:
+    """Move a node to this health; return whether that was a transition.
+
+    expect_status: only from this status. seen_revision: only if the record is still the one
+    the judgement rested on.
+    """
+
+    def decide(view: View) -> Write[bool]:
+        stored = view.get(NODES, node_id)
+        node = stored.record
+        if node is None or node.status == health:
+            return Write(result=False)
+        if expect_status is not None and node.status.lower() != expect_status.lower():
+            return Write(result=False)
+        if seen_revision is not None and stored.mod_revision != seen_revision:
+            return Write(result=False)
+        write = Write(result=True)
+        write.put(NODES, node_id, _healthy(node, str(health), reason, by, now))
+        return write
+
+    return await store.transact([Ref(NODES, node_id)], decide, guards=guards)
+
+
+def workload_types(names: Sequence[str]) -> tuple[str, ...]:
+    """Return types in their one spelling, each once, in the order given."""
+    lowered = (name.strip().lower() for name in names)
+    return tuple(dict.fromkeys(_TYPE_ALIASES.get(name, name) for name in lowered if name))
+
+
+def storage_drivers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return drivers in their one spelling, each once, `local` always first."""
+    lowered = (name.strip().lower().replace("_", "-") for name in names)
+    return tuple(dict.fromkeys(["local", *filter(None, lowered)]))
+
+
+def _with_defaults(node: Node, shard_key: str) -> Node:
+    return node.replace(
+        hostname=node.hostname or node.node_id,
+        supported_workload_types=workload_types(node.supported_workload_types),
+        supported_storage_drivers=storage_drivers(node.supported_storage_drivers),
+        labels={**node.labels, SHARD_LABEL: shard_key},
+    )
+
+
+def _merged(known: Node | None, offered: Node, now: datetime) -> Node:
+    if known is None:
+        return _healthy(offered.replace(registered_at=now), Health.READY, "registered", "register", now)
+    merged = known.replace(
+        **{name: getattr(offered, name) for name in _FROM_AGENT},
+        labels={**known.labels, **offered.labels},
+        registered_at=known.registered_at or now,
+    )
+    return merged if known.is_ready else _healthy(merged, Health.READY, "registered", "register", now)
+
+
+_FROM_AGENT = (
+    "agent_endpoint",
+    "ip_address",
+    "agent_grpc_port",
+    "hostname",
+    "agent_version",
+    "cluster_id",
+    "instance_id",
+    "reports_epochs",
+    "total_cpu",
+    "total_memory",
+    "total_disk",
+    "supported_workload_types",
+    "supported_storage_drivers",
+)
+
+
+def _healthy(node: Node, status: str, reason: str, by: str, now: datetime) -> Node:
+    return node.replace(status=status, status_reason=reason, status_updated_by=by, status_updated_at=now)

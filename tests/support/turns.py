@@ -1,0 +1,35 @@
+"""Interleavings on purpose: a test decides which waiting call to etcd goes on next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+_SETTLE = 30
+"""Rounds of the loop after which every task that could go on has reached its next call."""
+
+
+class Turns:
+    """Runs tasks so that each call they make to a MemoryEtcd waits for its turn."""
+
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        """Take the choice: from how many calls wait to which one goes on."""
+        self._choose = choose
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def pause(self) -> None:
+        """Wait for a turn; set this as MemoryEtcd.pause."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    async def run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Run all to their ends; return their results or exceptions, in order."""
+        tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+        while not all(task.done() for task in tasks):
+            for _ in range(_SETTLE):
+                await asyncio.sleep(0)
+            if self._waiting:
+                self._waiting.pop(self._choose(len(self._waiting))).set_result(None)
+        return await asyncio.gather(*tasks, return_exceptions=True)
