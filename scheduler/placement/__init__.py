@@ -1,0 +1,1 @@
+"""Placement: which node. Filters, score, capacity arithmetic and explanation, all pure."""
