@@ -1,0 +1,1 @@
+"""Celery: configuration, messages, admission of cycles, publishing. One queue a shard."""

@@ -1,0 +1,57 @@
+"""The Celery app: `celery -A tasks worker -Q shard-0`, `celery -A tasks beat`, `celery -A tasks flower`.
+
+Pool, queues, limits, beat's scheduler and everything else stand in its configuration, so
+the commands need no flags. Tasks are thin: parse the message, hand it to the worker's event
+loop, return a few words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import signals
+
+from scheduler.domain.shard import LOOPS
+from scheduler.queues.app import make_app
+from scheduler.queues.messages import CHUNK_TASK, WORKLOAD_TASK, CycleMessage, WorkloadMessage
+from scheduler.settings import load
+from scheduler.telemetry.logs import set_up_logs
+from tasks import runtime, steps
+
+settings = load()
+app = make_app(settings)
+app.set_current()
+steps.install(app)
+
+
+def _opener(loop: str) -> None:
+    @app.task(name=f"tasks.{loop}")
+    def open_cycle(**message: Any) -> str:
+        return runtime.of_this_process(app, settings).open_cycle(CycleMessage(**message))
+
+
+for _loop in LOOPS:
+    _opener(_loop)
+
+
+@app.task(name=CHUNK_TASK)
+def chunk(**message: Any) -> str:
+    """Run a chunk of a cycle."""
+    return runtime.of_this_process(app, settings).run_chunk(CycleMessage(**message))
+
+
+@app.task(name=WORKLOAD_TASK)
+def reconcile_workload(**message: Any) -> str:
+    """Look at one workload."""
+    return runtime.of_this_process(app, settings).reconcile_now(WorkloadMessage(**message))
+
+
+@signals.setup_logging.connect
+def _set_up_logs(**_signal: Any) -> None:
+    set_up_logs(settings.log_level, settings.log_format)
+
+
+@signals.worker_process_shutdown.connect  # a child of the pool
+@signals.worker_shutdown.connect  # the worker itself, which runs the tasks on threads and solo
+def _close(**_signal: Any) -> None:
+    runtime.close()

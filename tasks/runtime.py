@@ -1,0 +1,116 @@
+"""What a process that runs tasks keeps between them: an event loop, channels, caches.
+
+Opened by the first task, one a process: children of the pool must not share what another
+process opened. Building all this anew for each task would make a cycle four times as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from scheduler.domain.errors import StoreUnavailable
+from scheduler.queues.loop_thread import LoopThread
+from scheduler.queues.messages import CycleMessage, WorkloadMessage
+from scheduler.queues.publish import Publisher
+from scheduler.queues.seldom import Seldom
+from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from scheduler.bootstrap import WorkerParts
+
+_CLOSE_SECONDS = 5.0
+_seldom = Seldom(logging.getLogger(__name__))
+_lock = threading.Lock()
+_runtimes: dict[int, Runtime] = {}
+
+
+class Runtime:
+    """Runs coroutines of tasks, from any number of threads."""
+
+    def __init__(self, settings: Settings, publisher: Publisher) -> None:
+        """Start the event loop."""
+        self._settings = settings
+        self._publisher = publisher
+        self._thread = LoopThread("tasks")
+        self._opening = asyncio.Lock()
+        self._parts: WorkerParts | None = None
+
+    def open_cycle(self, message: CycleMessage) -> str:
+        """Open a cycle."""
+        from scheduler.loops import cycle  # noqa: PLC0415 - the worker's main process needs none of this
+
+        return self._run(lambda parts: cycle.open_cycle(parts, message, self._publish))
+
+    def run_chunk(self, message: CycleMessage) -> str:
+        """Run a chunk of a cycle."""
+        from scheduler.loops import cycle  # noqa: PLC0415
+
+        return self._run(lambda parts: cycle.run_chunk(parts, message))
+
+    def reconcile_now(self, message: WorkloadMessage) -> str:
+        """Look at one workload."""
+        from scheduler.loops import cycle  # noqa: PLC0415
+
+        return self._run(lambda parts: cycle.reconcile_now(parts, message))
+
+    def close(self) -> None:
+        """Close what is open and end the loop."""
+        try:
+            self._thread.call(self._close(), timeout_seconds=_CLOSE_SECONDS)
+        finally:
+            self._thread.close()
+
+    def _run(self, work: Callable[[WorkerParts], Coroutine[Any, Any, str]]) -> str:
+        async def run() -> str:
+            try:
+                parts = await self._open()
+            except (StoreUnavailable, TimeoutError) as error:
+                _seldom.warning("etcd does not answer, left to the next cycle: %s", error)
+                return "unavailable"
+            return await work(parts)
+
+        return self._thread.call(run())
+
+    async def _publish(self, messages: Sequence[CycleMessage]) -> None:
+        await asyncio.to_thread(self._publisher.send, messages)
+
+    async def _open(self) -> WorkerParts:
+        async with self._opening, asyncio.timeout(self._settings.cycle_time_limit_seconds):
+            if self._parts is None:
+                self._parts = await open_parts(self._settings)
+            return self._parts
+
+    async def _close(self) -> None:
+        if self._parts is not None:
+            await self._parts.close()
+
+
+async def open_parts(settings: Settings) -> WorkerParts:
+    """Open what tasks need. Raises StoreUnavailable, WrongCluster."""
+    from scheduler.bootstrap import open_worker  # noqa: PLC0415 - the worker's main process needs none of this
+
+    return await open_worker(settings)
+
+
+def of_this_process(app: Celery, settings: Settings) -> Runtime:
+    """Return the runtime of this process; the first call makes it."""
+    with _lock:
+        pid = os.getpid()
+        if pid not in _runtimes:
+            _runtimes[pid] = Runtime(settings, Publisher(app))
+        return _runtimes[pid]
+
+
+def close() -> None:
+    """Close the runtime of this process, if there is one."""
+    with _lock:
+        runtime = _runtimes.pop(os.getpid(), None)
+    if runtime:
+        runtime.close()

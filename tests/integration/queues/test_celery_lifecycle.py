@@ -1,0 +1,195 @@
+"""How workers start, refuse to start, stop, and die."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from scheduler.domain.shard import ShardMap
+from scheduler.store.keys import SHARD_MAP, SHARD_MAP_ID
+from tests.support import servers
+from tests.support.celery_processes import Bench, Process, a_cycle, bench, wait_for
+from tests.support.etcd_cli import put, put_nodes
+
+
+@pytest.fixture
+def table(
+    etcd_server: servers.Server, redis_server: servers.Server, etcd_prefix: str, tmp_path: pathlib.Path
+) -> Iterator[Bench]:
+    """A bench without workers; cycles fall silent after two seconds."""
+    limits = {"FLEETBEAT_CYCLE_TIME_LIMIT": "20s", "FLEETBEAT_CYCLE_LEASE": "2s", "FLEETBEAT_CHUNK_NODES": "5"}
+    with bench(etcd_server, redis_server, etcd_prefix, tmp_path, **limits) as made:
+        yield made
+
+
+def pool_of(worker: Process) -> list[psutil.Process]:
+    """Return the processes that run tasks."""
+    return [p for p in psutil.Process(worker.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+
+
+def test_the_real_worker_is_ready_without_flags(table: Bench) -> None:
+    """Two spawned children, one queue, events on, late acks; no company with other workers."""
+    worker = table.celery("worker", "-Q", "shard-0", app="tasks")
+    worker.says("ready.")
+    text = worker.text()
+    assert "celery@" in text
+    assert "concurrency: 2 (prefork)" in text
+    assert "task events: ON" in text
+    assert "shard-0          exchange=cycles(direct) key=shard-0" in text
+    assert "mingle" not in text
+    wait_for(lambda: len(pool_of(worker)) == 2)
+    assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    ("queue", "words"),
+    [
+        ("shard-9", "nobody feeds shard-9: there are 2 shards, shard-0 to shard-1"),
+        ("shard-0,shard-2", "nobody feeds shard-2"),
+        ("shard-99", "shard-99"),
+        ("shrad-0", "shrad-0"),
+    ],
+)
+def test_a_queue_that_nobody_feeds_is_refused(table: Bench, queue: str, words: str) -> None:
+    """A slip of the finger must not look like a healthy worker."""
+    put(table.etcd, table.prefix, SHARD_MAP, SHARD_MAP_ID, ShardMap(generation=1, count=2))
+    worker = table.celery("worker", "-Q", queue)
+    assert worker.wait() != 0
+    assert words in worker.text()
+    assert "ready." not in worker.text()
+
+
+def test_workers_of_shards_that_are_about_to_exist_may_start_first(table: Bench) -> None:
+    """To grow a cluster: new workers with the new count, then the new map."""
+    put(table.etcd, table.prefix, SHARD_MAP, SHARD_MAP_ID, ShardMap(generation=1, count=2))
+    worker = table.worker(shards="shard-3", SCHEDULER_SHARD_COUNT="4")
+    assert worker.terminate() == 0
+
+
+def test_a_pool_that_forks_is_refused(table: Bench) -> None:
+    """It says which flag to leave."""
+    worker = table.celery("worker", "-Q", "shard-0", "--pool-start-method", "fork")
+    assert worker.wait() != 0
+    assert "leave --pool-start-method at spawn" in worker.text()
+
+
+def test_wrong_settings_are_refused_by_name(table: Bench) -> None:
+    """Variable, value, and what is allowed."""
+    worker = table.celery("worker", "-Q", "shard-0", FLEETBEAT_CHUNK_NODES="many")
+    assert worker.wait() != 0
+    assert "FLEETBEAT_CHUNK_NODES" in worker.text()
+
+
+def test_the_term_signal_waits_for_the_running_task_and_closes_what_is_open(table: Bench) -> None:
+    """A warm stop: the cycle ends well, channels are closed, nobody is left."""
+    worker = table.worker()
+    table.order("reconcile", sleep=1)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes())
+    children = pool_of(worker)
+    assert worker.terminate() == 0
+    assert len(table.notes("ends")) == 1
+    opened, closed = table.redis.lrange("opened", 0, -1), table.redis.lrange("closed", 0, -1)
+    assert opened == closed
+    assert opened
+    assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_the_term_signal_closes_what_other_pools_opened(table: Bench, pool: str) -> None:
+    """There the main process itself runs the tasks."""
+    worker = table.worker("-P", pool)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes("ends"))
+    assert worker.terminate() == 0
+    assert table.redis.lrange("closed", 0, -1) == [str(worker.pid).encode()]
+
+
+def next_cycle_ends(table: Bench, slot: int) -> int:
+    """Send slot after slot until one has run to its end; return which."""
+    before = len(table.notes("ends"))
+    while len(table.notes("ends")) == before:
+        table.publisher.send([a_cycle(slot)])
+        slot += 1
+        time.sleep(0.2)
+    return int(table.notes("ends")[-1]["slot"])
+
+
+def test_a_child_that_dies_in_a_chunk_holds_its_shard_no_longer_than_the_lease(table: Bench) -> None:
+    """Its message is not sent again; the next cycle gets through, in the same worker."""
+    worker = table.worker()
+    table.order("reconcile", die=True)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes())
+    died = time.monotonic()
+    table.order("reconcile")
+    assert next_cycle_ends(table, 2) > 1
+    assert time.monotonic() - died < 2 + 10
+    assert [note["slot"] for note in table.notes()].count(1) == 1
+    assert "Worker exited prematurely" in worker.text()
+
+
+def test_a_worker_that_dies_in_a_chunk_is_replaced_by_another(table: Bench) -> None:
+    """SIGKILL of the worker and its pool; a second worker of the shard goes on."""
+    worker = table.worker()
+    table.order("reconcile", sleep=60)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes())
+    worker.kill()
+    table.order("reconcile")
+    table.worker()
+    assert next_cycle_ends(table, 2) > 1
+
+
+def test_all_workers_of_a_shard_share_its_chunks(table: Bench) -> None:
+    """Six chunks that take a while are run by the children of both workers."""
+    put_nodes(table.etcd, table.prefix, [f"n-{i}" for i in range(25)])
+    workers = [table.worker(), table.worker()]
+    table.order("reconcile", sleep=0.5)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: len(table.notes("ends")) == 6)
+    pids = {int(note["pid"]) for note in table.notes()}
+    for worker in workers:
+        assert pids & {child.pid for child in pool_of(worker)}
+
+
+def test_a_worker_starts_without_etcd_and_works_once_it_is_there(
+    table: Bench, tmp_path: pathlib.Path
+) -> None:
+    """Tasks say unavailable, in one log line, until then."""
+    etcd = servers.etcd(tmp_path / "late")
+    worker = table.worker(ETCD_ENDPOINTS=etcd.address, FLEETBEAT_ETCD_TIMEOUT="500ms")
+    table.publisher.send([a_cycle(1)])
+    worker.says("'unavailable'")
+    with servers.running(etcd):
+        assert next_cycle_ends(table, 2) > 1
+    assert "Traceback" not in worker.text()
+
+
+@pytest.mark.slow
+def test_a_task_that_blocks_its_event_loop_is_killed_in_the_end(table: Bench) -> None:
+    """Neither deadline nor soft limit can reach it; the hard limit ends its process, and a new one takes over."""
+    table.worker(FLEETBEAT_CYCLE_TIME_LIMIT="1s")
+    table.order("reconcile", block=60)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes())
+    pid = int(table.notes()[0]["pid"])
+    table.order("reconcile")
+    wait_for(lambda: not psutil.pid_exists(pid), seconds=30)
+    assert next_cycle_ends(table, 2) > 1
+
+
+def test_a_second_term_signal_does_not_wait(table: Bench) -> None:
+    """Quit at once: SIGQUIT is Celery's cold stop."""
+    worker = table.worker()
+    table.order("reconcile", sleep=60)
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes())
+    worker.signal(signal.SIGQUIT)
+    worker.wait(20)
+    assert table.notes("ends") == []
