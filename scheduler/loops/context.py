@@ -1,0 +1,104 @@
+"""What the loops work with: the parts of one worker, and what they need of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Protocol
+
+from scheduler.agents.client import Agents
+from scheduler.convergence.actions import Policy
+from scheduler.convergence.liveness import PulseLog
+from scheduler.loops.index import FleetIndex
+from scheduler.placement.capacity import Overcommit
+from scheduler.settings import Settings
+from scheduler.store.cache import Cache
+from scheduler.store.placements import Placer
+from scheduler.store.store import Store
+from scheduler.store.write import Guard
+
+Guards = Callable[[], Awaitable[Sequence[Guard]]]
+"""Returns what each write must compare; raises Fenced when nothing may be written any more."""
+
+
+class Fence(Protocol):
+    """Makes the writes of a cycle fail once a newer one has begun to write."""
+
+    async def guards(self) -> Sequence[Guard]:
+        """Return what each write must compare; takes the fence on first use. Raises Fenced."""
+        ...
+
+
+class PulseReader(Protocol):
+    """Knows when nodes were heard."""
+
+    async def read(self, node_ids: Sequence[str] | None = None) -> PulseLog:
+        """Return what was heard of these nodes, and who listened; raises TelemetryUnavailable."""
+        ...
+
+
+class Emit(Protocol):
+    """Tells people what happened."""
+
+    def __call__(
+        self,
+        kind: str,
+        *,
+        workload_id: str = "",
+        node_id: str = "",
+        reason: str = "",
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send an event some time soon; never waits, never fails."""
+        ...
+
+
+def _tell_nobody(
+    kind: str,
+    *,
+    workload_id: str = "",
+    node_id: str = "",
+    reason: str = "",
+    details: Mapping[str, str] | None = None,
+) -> None:
+    """Emit nothing."""
+
+
+@dataclass
+class LoopContext:
+    """One worker's parts."""
+
+    settings: Settings
+    cache: Cache
+    """Mirrors nodes, ledgers, specs, statuses, assignments, tombstones and the shard map."""
+    store: Store
+    placer: Placer
+    agents: Agents
+    pulses: PulseReader
+    wake: Callable[[str, str], None]
+    """wake(workload id, node id or blank): have the shard of the node look at the workload now."""
+    now: Callable[[], datetime]
+    emit: Emit = _tell_nobody
+    on_result: Callable[[str, bool], None] = lambda _action, _success: None
+    """Told of each step on a workload, by the reference system's name, and whether it succeeded."""
+    index: FleetIndex = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Index the cache."""
+        self.index = FleetIndex(self.cache)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The settings that decisions depend on."""
+        return Policy(
+            grace_seconds=self.settings.node_grace_seconds,
+            reapply_base_seconds=self.settings.reapply_guard_seconds,
+        )
+
+    @cached_property
+    def overcommit(self) -> Overcommit:
+        """How much may be committed on a node."""
+        s = self.settings
+        return Overcommit(s.overcommit_cpu, s.overcommit_memory, s.overcommit_disk)

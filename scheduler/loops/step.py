@@ -1,0 +1,273 @@
+"""One step on one workload: look, decide, act, record.
+
+The look that an action rests on is a read of etcd itself, made right before it. What is
+recorded afterwards compares the assignment again; an order that turns out to have been for an
+assignment that is over is taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from scheduler.agents.classify import NOT_NOW, OLDER_EPOCH
+from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Move, Nothing, Place, Stop, Wait
+from scheduler.domain.errors import AgentRejected, AgentUnreachable, Fenced
+from scheduler.domain.event import EventType
+from scheduler.domain.node import Node
+from scheduler.domain.shard import shard_of, shard_of_workload
+from scheduler.domain.workload import Actual, Desired
+from scheduler.leadership.shards import current_map
+from scheduler.loops.context import Guards, LoopContext
+from scheduler.loops.holds import Holds
+from scheduler.loops.look import Look, action_for, look
+from scheduler.placement.request import request_of
+from scheduler.store.assign import Placed, Vanished
+from scheduler.store.keys import LEDGERS, NODES, STATUSES, TOMBSTONES
+from scheduler.store.observations import Recorded, record_applied, record_failure, record_report
+from scheduler.store.placements import Outcome
+from scheduler.store.refit import is_committed, refit
+from scheduler.store.tombstones import add_tombstone, clear_tombstone, tombstone_id
+from scheduler.store.workloads import finalize_delete
+from scheduler.store.write import Ref
+
+log = structlog.get_logger(__name__)
+
+UNREACHABLE = "AGENT_UNREACHABLE"
+APPLY = "ReapplyRunning"
+STOP = "ApplyStopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step did."""
+
+    what: str
+    """As the reference system calls it."""
+    success: bool = True
+    again: bool = False
+    """The next step is due at once, and this worker is the one to take it."""
+
+
+async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds) -> Done:
+    """Do the next thing for a workload. Raises Fenced, StoreUnavailable, Conflict."""
+    seen = await look(ctx, workload_id)
+    if seen is None:
+        return Done("NoAction")
+    match await action_for(ctx, seen, holds):
+        case Nothing():
+            done = Done("NoAction")
+        case Wait(name=name):
+            done = Done(name)
+        case Place():
+            done = _handed_on(ctx, seen, await ctx.placer.place(workload_id, guards=await guards()))
+        case Move(why=why):
+            done = await _move(ctx, seen, guards, why)
+        case Apply(why=why) | Stop(why=why):
+            done = await _order(ctx, seen, guards, why)
+        case Ask(why=why):
+            done = await _ask(ctx, seen, guards, why)
+        case Delete():
+            done = await _delete(ctx, seen, guards)
+        case Finalise(tombstone=tombstone):
+            done = await _finalise(ctx, seen, guards, tombstone=tombstone)
+    ctx.on_result(done.what, done.success)
+    return done
+
+
+async def settle_tombstone(ctx: LoopContext, node_id: str, workload_id: str, guards: Guards) -> Done:
+    """Have a node that is back do the removal it owes."""
+    identifier = tombstone_id(node_id, workload_id)
+    view = await ctx.store.read([Ref(TOMBSTONES, identifier), Ref(STATUSES, workload_id), Ref(NODES, node_id)])
+    owed, status = view.get(TOMBSTONES, identifier).record, view.get(STATUSES, workload_id).record
+    node = view.get(NODES, node_id).record
+    if owed is None or node is None or not node.is_ready:
+        return Done("NoAction")
+    # A newer assignment to the same node takes an old copy over; to agents that know no epochs a delete would hit it.
+    taken_over = status is not None and status.node_id == node_id and status.epoch > owed.epoch
+    held = await guards()
+    if not taken_over and not await _is_removed(ctx, node, workload_id, owed.epoch):
+        return Done("Delete", success=False)
+    await clear_tombstone(ctx.store, node_id, workload_id, owed.epoch, guards=held)
+    return Done("Delete")
+
+
+async def _is_removed(ctx: LoopContext, node: Node, workload_id: str, epoch: int) -> bool:
+    """Remove every copy up to an epoch from a node; say whether there is none any more."""
+    try:
+        return await ctx.agents.delete(node, workload_id, epoch=epoch)
+    except AgentUnreachable:
+        return False
+    except AgentRejected as error:
+        if error.code == OLDER_EPOCH:
+            return True
+        log.warning("a node refuses a removal it owes", node=node.node_id, workload=workload_id, error=str(error))
+        return False
+
+
+def _handed_on(ctx: LoopContext, seen: Look, outcome: Outcome) -> Done:
+    """After an attempt to find a node: go on here, or leave it to the shard of the node."""
+    if isinstance(outcome, Vanished):
+        return Done("Assign", again=True)
+    if not isinstance(outcome, Placed):
+        return Done("Assign", success=False)
+    workload_id = seen.spec.id
+    ctx.emit(EventType.WORKLOAD_SCHEDULED, workload_id=workload_id, node_id=outcome.node_id, reason=outcome.reason)
+    return Done("Assign", again=_is_ours(ctx, seen, outcome.node_id))
+
+
+def _is_ours(ctx: LoopContext, seen: Look, node_id: str) -> bool:
+    """Whether the shard that drove the workload also drives its new node; if not, wake the one that does."""
+    shards = current_map(ctx.cache)
+    if shards and shard_of(node_id, shards) == shard_of_workload(seen.spec.id, seen.status.node_id, shards):
+        return True
+    ctx.wake(seen.spec.id, node_id)
+    return False
+
+
+async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
+    workload_id, old = seen.spec.id, seen.status.node_id
+    outcome = await ctx.placer.move(workload_id, from_node=old, guards=await guards())
+    if isinstance(outcome, Vanished):
+        return Done("Reschedule", again=True)
+    if not isinstance(outcome, Placed):
+        log.info("no failover target", workload=workload_id, node=old, why=outcome.summary)
+        return Done("AwaitFailover", success=False)
+    if outcome.node_id == old:
+        return Done("NoAction")
+    ctx.emit(
+        EventType.RESCHEDULED,
+        workload_id=workload_id,
+        node_id=outcome.node_id,
+        reason=why,
+        details={"previous_node": old, "epoch": str(outcome.epoch)},
+    )
+    return Done("Reschedule", again=_is_ours(ctx, seen, outcome.node_id))
+
+
+async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
+    """Tell the node what the spec wants."""
+    what = STOP if seen.spec.desired_state == Desired.STOPPED else APPLY
+    node, status, held = _node(seen), seen.status, await guards()
+    if misfit := await _misfit(ctx, seen, guards):
+        log.info("a workload gives up its node", workload=status.id, node=node.node_id, why=misfit)
+        await settle_tombstone(ctx, node.node_id, status.id, guards)
+        return Done("ReschedulePending", again=True)
+    try:
+        report = await ctx.agents.apply(node, seen.spec, desired=seen.spec.desired_state, epoch=status.epoch)
+    except (AgentUnreachable, AgentRejected) as error:
+        return await _not_taken(ctx, seen, guards, what, error)
+    log.info("ordered", workload=status.id, node=node.node_id, what=what, why=why, epoch=status.epoch)
+    try:
+        recorded = await record_applied(
+            ctx.store,
+            seen.spec,
+            status,
+            report,
+            now=ctx.now(),
+            reapply_base_seconds=ctx.policy.reapply_base_seconds,
+            guards=held,
+        )
+    except Fenced:
+        await _owe_if_over(ctx, seen)
+        raise
+    if recorded is Recorded.SUPERSEDED:
+        await _take_back(ctx, seen, guards)
+        return Done(what, success=False, again=True)
+    if status.reapply.attempts and what == APPLY:
+        ctx.emit(EventType.RETRY_TRIGGERED, workload_id=status.id, node_id=node.node_id, reason=why)
+    return Done(what)
+
+
+async def _misfit(ctx: LoopContext, seen: Look, guards: Guards) -> str:
+    """Bring the node's ledger in line with a changed spec; say why that is impossible, blank when it is not."""
+    status = seen.status
+    changed = status.observed_revision not in ("", seen.spec.revision_id)
+    ledger = ctx.cache.get(LEDGERS, status.node_id).record
+    if not changed and is_committed(ledger, request_of(seen.spec), status.epoch):
+        return ""
+    return await refit(ctx.store, status, ctx.overcommit, now=ctx.now(), guards=await guards())
+
+
+async def _not_taken(
+    ctx: LoopContext, seen: Look, guards: Guards, what: str, error: AgentUnreachable | AgentRejected
+) -> Done:
+    """Record why an order did not get through. Only a refusal of the order itself delays the next one."""
+    code = error.code if isinstance(error, AgentRejected) else UNREACHABLE
+    if code == OLDER_EPOCH:
+        log.warning("a node knows a newer assignment", workload=seen.spec.id, epoch=seen.status.epoch)
+        return Done(what, success=False)
+    counted = what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW)
+    await record_failure(
+        ctx.store, seen.status, code=code, message=str(error), counted=counted, now=ctx.now(), guards=await guards()
+    )
+    return Done(what, success=False)
+
+
+async def _take_back(ctx: LoopContext, seen: Look, guards: Guards) -> None:
+    """Have the copy removed that was ordered for an assignment which is over."""
+    await _owe(ctx, seen)
+    await settle_tombstone(ctx, seen.status.node_id, seen.status.id, guards)
+
+
+async def _owe_if_over(ctx: LoopContext, seen: Look) -> None:
+    """When a newer cycle has begun: leave it a tombstone if the order was for an assignment that is over."""
+    now_is = (await ctx.store.get(STATUSES, seen.status.id)).record
+    if now_is is None or (now_is.node_id, now_is.epoch) != (seen.status.node_id, seen.status.epoch):
+        await _owe(ctx, seen)
+
+
+async def _owe(ctx: LoopContext, seen: Look) -> None:
+    """Leave a tombstone. It needs no guard: whatever has happened since, that assignment never comes back."""
+    status = seen.status
+    await add_tombstone(ctx.store, status.node_id, status.id, status.epoch, now=ctx.now())
+    log.info("an order came too late and is taken back", workload=status.id, node=status.node_id, epoch=status.epoch)
+
+
+async def _ask(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
+    """Ask the agent; when it has no news either, send the order again: it may have been lost."""
+    node = _node(seen)
+    held = await guards()
+    try:
+        report = await ctx.agents.status(node, seen.spec.id)
+    except (AgentUnreachable, AgentRejected) as error:
+        return await _not_taken(ctx, seen, guards, "Investigate", error)
+    outcome = await record_report(
+        ctx.store,
+        node.node_id,
+        report,
+        now=ctx.now(),
+        from_cache=False,
+        guards=held,
+        seen_revision=seen.status_revision,
+    )
+    if outcome.changed and report.state not in (Actual.PENDING, Actual.UNKNOWN):
+        return Done("Investigate", again=outcome.needs_action)
+    fresh = await look(ctx, seen.spec.id)
+    return Done("Investigate") if fresh is None or fresh.node is None else await _order(ctx, fresh, guards, why)
+
+
+async def _delete(ctx: LoopContext, seen: Look, guards: Guards) -> Done:
+    node, status = _node(seen), seen.status
+    await guards()
+    try:
+        gone = await ctx.agents.delete(node, status.id, epoch=status.epoch)
+    except (AgentUnreachable, AgentRejected) as error:
+        return await _not_taken(ctx, seen, guards, "Delete", error)
+    return await _finalise(ctx, seen, guards, tombstone=False) if gone else Done("Delete")
+
+
+async def _finalise(ctx: LoopContext, seen: Look, guards: Guards, *, tombstone: bool) -> Done:
+    removed = await finalize_delete(
+        ctx.store, seen.spec.id, tombstone=tombstone, now=ctx.now(), guards=await guards(), seen=seen.status
+    )
+    if removed:
+        ctx.emit(EventType.WORKLOAD_DELETED, workload_id=seen.spec.id, node_id=seen.status.node_id)
+    return Done("FinalizeDelete", success=removed)
+
+
+def _node(seen: Look) -> Node:
+    if seen.node is None:
+        raise AssertionError(f"{seen.spec.id}: an action that needs a node was decided without one")
+    return seen.node
