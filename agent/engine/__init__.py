@@ -1,0 +1,1 @@
+"""The runtimes `docker` and `compose`: workloads as containers of a Docker engine."""

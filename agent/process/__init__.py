@@ -1,0 +1,1 @@
+"""The process runtime: workloads as process trees of the node itself."""
