@@ -1,0 +1,213 @@
+"""The only place that builds real parts from settings: one `open_…` a kind of process.
+
+Everything opened here is closed in reverse order by the parts' `close`, also when opening
+fails half-way.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from redis.asyncio import Redis
+
+from scheduler.agents.client import Agents
+from scheduler.front.parts import TABLES, FrontParts
+from scheduler.leadership.shards import current_map
+from scheduler.loops.context import LoopContext
+from scheduler.placement.capacity import Overcommit
+from scheduler.queues.admission import Admission
+from scheduler.queues.app import make_app
+from scheduler.queues.publish import Publisher, WakeUps
+from scheduler.settings import Settings, SettingsError
+from scheduler.store.cache import Cache
+from scheduler.store.cluster import ensure_shard_map, join_cluster
+from scheduler.store.endpoints import TlsFiles
+from scheduler.store.etcd import Etcd
+from scheduler.store.keys import SHARD_MAP, Table
+from scheduler.store.placements import Placer
+from scheduler.store.store import Store
+from scheduler.telemetry.events import Events
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.pulses import Pulses
+from scheduler.telemetry.redis import make_redis
+
+_READY_SECONDS = 10.0
+_GAPS_PER_LEASE = 3
+"""A front that was silent for a third of a node's lease has not been listening without a gap."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class BeatParts:
+    """etcd and what rests on it."""
+
+    etcd: Etcd
+    store: Store
+    cache: Cache
+    stack: AsyncExitStack = field(repr=False)
+    cluster_id: str
+
+    async def close(self) -> None:
+        """Close everything, newest first."""
+        await self.stack.aclose()
+
+
+@dataclass
+class WorkerParts(BeatParts):
+    """What a process that runs tasks works with."""
+
+    loop_context: LoopContext
+    admission: Admission
+
+
+def make_etcd(settings: Settings) -> Etcd:
+    """Return a client of the configured etcd; it connects with its first call."""
+    tls = TlsFiles(settings.etcd_ca, settings.etcd_cert, settings.etcd_key) if settings.etcd_ca else None
+    return Etcd(
+        settings.etcd_endpoints,
+        timeout_seconds=settings.etcd_timeout_seconds,
+        prefix=settings.etcd_prefix,
+        user=settings.etcd_user,
+        password=settings.etcd_password.get_secret_value(),
+        tls=tls,
+    )
+
+
+async def open_beat(settings: Settings) -> BeatParts:
+    """Connect to etcd and join its cluster. Raises StoreUnavailable, WrongCluster."""
+    async with AsyncExitStack() as stack:
+        parts = await _open_store(settings, stack, (SHARD_MAP,))
+        parts.stack = stack.pop_all()
+        return parts
+
+
+async def open_worker(settings: Settings) -> WorkerParts:
+    """Open what tasks need. Raises StoreUnavailable, WrongCluster, SettingsError."""
+    async with AsyncExitStack() as stack:
+        base = await _open_store(settings, stack, TABLES)
+        redis = _closing(stack, make_redis(settings))
+        if redis is None:
+            raise SettingsError("REDIS_ADDR= must be set: workers admit cycles through Redis")
+        metrics = Metrics()
+        events = _open_events(settings, redis, metrics, stack)
+        _count_writes(base.store, metrics)
+        context = LoopContext(
+            settings=settings,
+            cache=base.cache,
+            store=base.store,
+            placer=Placer(base.store, base.cache, overcommit_of(settings)),
+            agents=_open_agents(settings, metrics, stack),
+            pulses=make_pulses(settings, redis),
+            wake=_open_wake_ups(settings, base.cache, stack)[0].wake,
+            now=_utc_now,
+            emit=events.emit,
+            on_result=lambda action, success: metrics.reconciliation_results.labels(action, str(success).lower()).inc(),
+        )
+        return WorkerParts(
+            base.etcd, base.store, base.cache, stack.pop_all(), base.cluster_id, context, Admission(redis)
+        )
+
+
+async def open_front(settings: Settings) -> FrontParts:
+    """Open what a front serves with. Raises StoreUnavailable, WrongCluster, SettingsError."""
+    async with AsyncExitStack() as stack:
+        base = await _open_store(settings, stack, TABLES)
+        redis = _closing(stack, make_redis(settings))
+        metrics = Metrics()
+        _count_writes(base.store, metrics)
+        wake_ups, publisher = _open_wake_ups(settings, base.cache, stack)
+        parts = FrontParts(
+            settings=settings,
+            front_id=settings.front_id or f"{socket.gethostname()}-{secrets.token_hex(4)}",
+            cluster_id=base.cluster_id,
+            etcd=base.etcd,
+            store=base.store,
+            cache=base.cache,
+            placer=Placer(base.store, base.cache, overcommit_of(settings)),
+            agents=_open_agents(settings, metrics, stack),
+            pulses=make_pulses(settings, redis),
+            events=_open_events(settings, redis, metrics, stack),
+            metrics=metrics,
+            wake=wake_ups.wake,
+            redis=redis,
+            backlog=publisher.backlog,
+            flower_url=settings.flower_url,
+        )
+        parts.close = stack.pop_all().aclose
+        return parts
+
+
+async def _open_store(settings: Settings, stack: AsyncExitStack, tables: tuple[Table[Any], ...]) -> BeatParts:
+    etcd = make_etcd(settings)
+    stack.push_async_callback(etcd.close)
+    cache = Cache(etcd, tables)
+    store = Store(etcd, cache=cache)
+    cluster = await join_cluster(store, settings.cluster_id)
+    await ensure_shard_map(store, settings.shard_count, settings.shard_hash)
+    await cache.start()
+    stack.push_async_callback(cache.close)
+    await cache.ready(_READY_SECONDS)
+    return BeatParts(etcd, store, cache, stack, cluster.cluster_id)
+
+
+def overcommit_of(settings: Settings) -> Overcommit:
+    """Return how much may be committed."""
+    return Overcommit(settings.overcommit_cpu, settings.overcommit_memory, settings.overcommit_disk)
+
+
+def make_pulses(settings: Settings, redis: Redis | None) -> Pulses:
+    """Return the pulses over a Redis connection, None: without."""
+    return Pulses(redis, gap_limit_seconds=settings.node_lease_seconds / _GAPS_PER_LEASE)
+
+
+def _closing(stack: AsyncExitStack, redis: Redis | None) -> Redis | None:
+    if redis is not None:
+        stack.push_async_callback(redis.aclose)
+    return redis
+
+
+def _open_agents(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Agents:
+    def count(rpc: str, code: str, seconds: float) -> None:
+        metrics.agent_requests.labels(rpc, code).inc()
+        metrics.agent_duration.labels(rpc, code).observe(seconds)
+
+    agents = Agents(
+        timeout_seconds=settings.agent_rpc_timeout_seconds,
+        in_flight=settings.reconcile_concurrency,
+        per_node=settings.calls_per_node,
+        on_call=count,
+    )
+    stack.push_async_callback(agents.close)
+    return agents
+
+
+def _open_events(settings: Settings, redis: Redis | None, metrics: Metrics, stack: AsyncExitStack) -> Events:
+    events = Events(
+        redis,
+        max_entries=settings.redis_event_max_entries,
+        ttl_seconds=settings.redis_event_ttl_seconds,
+        on_drop=metrics.dropped.labels("event").inc,
+    )
+    stack.push_async_callback(events.close)
+    return events
+
+
+def _open_wake_ups(settings: Settings, cache: Cache, stack: AsyncExitStack) -> tuple[WakeUps, Publisher]:
+    publisher = Publisher(make_app(settings))
+    wake_ups = WakeUps(publisher.send, lambda: current_map(cache))
+    wake_ups.start()
+    stack.push_async_callback(wake_ups.close)
+    return wake_ups, publisher
+
+
+def _count_writes(store: Store, metrics: Metrics) -> None:
+    store.on_write = lambda category: metrics.store_writes.labels(category.strip("/")).inc()
+    store.on_conflict = lambda category: metrics.store_conflicts.labels(category.strip("/")).inc()

@@ -1,0 +1,1 @@
+"""The gRPC front: agents register and report here, people and gateways apply and read. Holds nothing but caches."""

@@ -1,0 +1,177 @@
+"""The state of the control plane: who leads, how far each shard's loops are, what an operator should look at."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from scheduler.convergence.liveness import brake
+from scheduler.domain.errors import FleetbeatError
+from scheduler.domain.node import Node
+from scheduler.domain.record import utc
+from scheduler.domain.shard import LOOPS, ShardMap, shard_of, shard_of_workload
+from scheduler.front.parts import FrontParts
+from scheduler.front.reader import Reader
+from scheduler.front.views import timestamp
+from scheduler.pb import fleetbeat_pb2 as pb
+from scheduler.queues.admission import CycleState, read_cycles
+from scheduler.store.keys import LEADER_PREFIX, NODES, SPECS, STATUSES
+from scheduler.telemetry.pulses import FrontPulse
+from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
+
+LATE_PERIODS = 3
+"""A shard whose loop has not finished a cycle for so many periods is worth a notice."""
+LATE_SECONDS_MIN = 10.0
+"""… but no sooner than this: cycles of short periods may be held up by a restart."""
+ANSWER_SECONDS = 2.0
+"""For each of etcd, Redis and the broker; what does not answer in time is shown as unknown."""
+MAX_NOTICES = 50
+UNKNOWN_LENGTH = -1
+
+_log = structlog.get_logger("scheduler.front.cluster")
+
+Cycles = Mapping[tuple[str, int], CycleState]
+
+
+class ClusterStatus:
+    """Answers Fleet.GetClusterStatus. Whatever is away is shown as unknown; the rest is shown all the same."""
+
+    def __init__(self, parts: FrontParts, reader: Reader) -> None:
+        """Take the front's parts and its reader."""
+        self._parts = parts
+        self._reader = reader
+        self._started_at = time.time()
+
+    async def read(self) -> pb.GetClusterStatusResponse:
+        """Put everything together."""
+        shards = self._parts.shards
+        leader, cycles, lengths, fronts = await asyncio.gather(
+            self._leader(), self._cycles(shards.count), self._lengths(shards.count), self._reader.vitals.fronts()
+        )
+        nodes = self._nodes_by_shard(shards)
+        workloads = self._workloads_by_shard(shards)
+        notices = [*self._general_notices(leader, cycles, fronts), *self._shard_notices(shards, nodes, cycles)]
+        return pb.GetClusterStatusResponse(
+            cluster_id=self._parts.cluster_id,
+            shard_map_generation=shards.generation,
+            shard_count=shards.count,
+            leader=leader,
+            shards=[
+                pb.ShardStatus(
+                    shard=shard,
+                    nodes=len(nodes.get(shard, ())),
+                    workloads=workloads[shard],
+                    queue_length=lengths[shard] if shard < len(lengths) else UNKNOWN_LENGTH,
+                    loops=[_loop(loop, (cycles or {}).get((loop, shard))) for loop in LOOPS],
+                )
+                for shard in range(shards.count)
+            ],
+            fronts=[pb.FrontStatus(front_id=f.front_id, listening_since=timestamp(utc(f.since))) for f in fronts],
+            summary=self._reader.summary(),
+            stale=self._reader.stale,
+            flower_url=self._parts.flower_url,
+            notices=notices[:MAX_NOTICES],
+        )
+
+    async def _leader(self) -> pb.Leader | None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                keys, _ = await self._parts.etcd.scan(LEADER_PREFIX)
+        except (FleetbeatError, TimeoutError) as error:
+            _log.info("the leader is not known", error=str(error))
+            return None
+        first = min(keys, key=lambda kv: kv.create_revision, default=None)
+        if first is None:
+            return pb.Leader()
+        return pb.Leader(instance_id=first.value.decode(errors="replace"), term=first.create_revision)
+
+    async def _cycles(self, count: int) -> Cycles | None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                with answers():
+                    return await read_cycles(configured(self._parts.redis), count)
+        except (TelemetryUnavailable, TimeoutError) as error:
+            _log.info("the cycles are not known", error=str(error))
+            return None
+
+    async def _lengths(self, count: int) -> Sequence[int]:
+        if self._parts.backlog is None:
+            return ()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await asyncio.to_thread(self._parts.backlog, range(count))
+        except Exception as error:  # noqa: BLE001 - whatever the broker's client raises means: not known
+            _log.info("the queues' lengths are not known", error=repr(error))
+            return ()
+
+    def _nodes_by_shard(self, shards: ShardMap) -> dict[int, list[Node]]:
+        found: dict[int, list[Node]] = {}
+        for node_id, stored in self._parts.cache.all(NODES).items():
+            if stored.record:
+                found.setdefault(shard_of(node_id, shards), []).append(stored.record)
+        return found
+
+    def _workloads_by_shard(self, shards: ShardMap) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for workload_id in self._parts.cache.all(SPECS):
+            status = self._parts.cache.get(STATUSES, workload_id).record
+            found[shard_of_workload(workload_id, status.node_id if status else "", shards)] += 1
+        return found
+
+    def _general_notices(
+        self, leader: pb.Leader | None, cycles: Cycles | None, fronts: Sequence[FrontPulse]
+    ) -> list[str]:
+        found = []
+        if self._reader.stale:
+            age = self._parts.cache.freshness().age_seconds
+            found.append(f"etcd has not been heard for {age:.0f} s; what is shown may be old")
+        if leader is None:
+            found.append("etcd does not say who leads the beats")
+        elif not leader.instance_id:
+            found.append("no beat leads: no cycles are started; start `celery -A tasks beat`")
+        if cycles is None:
+            found.append("Redis does not answer: pulses, cycles and events are not known")
+        elif not fronts:
+            found.append("no front listens to agents: no node is declared lost meanwhile")
+        if self._parts.cache.undecodable:
+            found.append(f"{self._parts.cache.undecodable} values in etcd cannot be read; the log names their keys")
+        return found
+
+    def _shard_notices(self, shards: ShardMap, nodes: Mapping[int, list[Node]], cycles: Cycles | None) -> list[str]:
+        found = []
+        settings = self._parts.settings
+        for shard in range(shards.count):
+            held = brake(
+                nodes.get(shard, []),
+                share=settings.brake_share,
+                min_nodes=settings.brake_min_nodes,
+                window_seconds=settings.node_lease_seconds + settings.node_grace_seconds,
+            )
+            if held.reason:
+                found.append(f"shard {shard}: the brake holds: {held.reason}")
+            if cycles is not None:
+                found += [note for loop in LOOPS if (note := self._late(loop, shard, cycles.get((loop, shard))))]
+        return found
+
+    def _late(self, loop: str, shard: int, state: CycleState | None) -> str:
+        """Say so when a loop has not finished a cycle for too long; a cycle that never was counts from our start."""
+        limit = max(LATE_PERIODS * self._parts.settings.period_seconds[loop], LATE_SECONDS_MIN)
+        age = time.time() - (state.finished_at if state and state.finished_at else self._started_at)
+        if age <= limit:
+            return ""
+        return f"shard {shard}: no {loop} cycle finished for {age:.0f} s; is a worker with -Q shard-{shard} running?"
+
+
+def _loop(loop: str, state: CycleState | None) -> pb.LoopStatus:
+    if state is None or not state.finished_at:
+        return pb.LoopStatus(loop=loop, slot=state.slot if state else 0, age_seconds=-1)
+    return pb.LoopStatus(
+        loop=loop,
+        slot=state.slot,
+        finished_at=timestamp(utc(state.finished_at)),
+        age_seconds=max(0.0, time.time() - state.finished_at),
+    )

@@ -1,0 +1,167 @@
+"""What the front asks of the cache and the cache cannot answer by id: orders, who is where, counts.
+
+Kept current by the cache's changes, so that no call scans the fleet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from scheduler.convergence.phase import phase_shown
+from scheduler.domain.workload import Desired, Phase, WorkloadStatus
+from scheduler.store.cache import Cache, Change
+from scheduler.store.keys import NODES, SPECS, STATUSES
+
+_BULK = 64
+"""From so many new ids on, sorting the whole list is quicker than inserting them one by one."""
+
+
+class SortedIds:
+    """Ids in order."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._ids: list[str] = []
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through them in order; they must not change meanwhile."""
+        return iter(self._ids)
+
+    def after(self, identifier: str) -> Iterator[str]:
+        """Go through those behind this one, which need not be there any more."""
+        ids = self._ids
+        return (ids[i] for i in range(bisect_right(ids, identifier), len(ids)))
+
+    def update(self, new: Sequence[str], gone: Sequence[str]) -> None:
+        """Add and remove ids."""
+        for identifier in gone:
+            place = bisect_left(self._ids, identifier)
+            if place < len(self._ids) and self._ids[place] == identifier:
+                del self._ids[place]
+        if len(new) >= _BULK:
+            self._ids = sorted({*self._ids, *new})
+            return
+        for identifier in new:
+            place = bisect_left(self._ids, identifier)
+            if place == len(self._ids) or self._ids[place] != identifier:
+                insort(self._ids, identifier)
+
+
+class FleetIndex:
+    """The index of one front."""
+
+    def __init__(self, cache: Cache) -> None:
+        """Follow this cache, which must mirror nodes, specs and statuses."""
+        self._cache = cache
+        self.node_ids = SortedIds()
+        self.workload_ids = SortedIds()
+        """Workloads that have a spec."""
+        self._on_node: dict[str, set[str]] = {}
+        self._unplaced: set[str] = set()
+        self._by_status: Counter[str] = Counter()
+        self._by_desired: Counter[str] = Counter()
+        self._not_ready: set[str] = set()
+        cache.subscribe(self._take)
+
+    def on_node(self, node_id: str) -> frozenset[str] | set[str]:
+        """Return the workloads assigned to a node."""
+        return self._on_node.get(node_id, frozenset())
+
+    def shown(self, status: WorkloadStatus) -> tuple[str, datetime | None]:
+        """Return the phase to show and since when: of a node that is not heard nobody knows what runs there."""
+        node = self._cache.get(NODES, status.node_id).record if status.node_id in self._not_ready else None
+        phase, since = phase_shown(status, node)
+        return str(phase) or str(Phase.UNKNOWN), since
+
+    def nodes(self) -> Counter[str]:
+        """Count nodes by status."""
+        ready = len(self.node_ids) - len(self._not_ready)
+        found = Counter(self._node_status(node_id) for node_id in self._not_ready)
+        if ready:
+            found["Ready"] += ready
+        return found
+
+    def workloads(self) -> Counter[str]:
+        """Count workloads by the status shown."""
+        found = Counter(self._by_status)
+        for node_id in self._not_ready:
+            for workload_id in self.on_node(node_id):
+                if status := self._cache.get(STATUSES, workload_id).record:
+                    found[_stored(status)] -= 1
+                    found[self.shown(status)[0]] += 1
+        return +found
+
+    def desired(self) -> Counter[str]:
+        """Count workloads by desired state."""
+        return +self._by_desired
+
+    def deleted(self) -> int:
+        """Count workloads that are to be deleted, or are."""
+        done = (
+            [i for i, s in self._cache.all(STATUSES).items() if s.record and s.record.status == Phase.DELETED]
+            if (self._by_status[Phase.DELETED])
+            else []
+        )
+        specs = (self._cache.get(SPECS, workload_id).record for workload_id in done)
+        return self._by_desired[Desired.DELETED] + sum(1 for s in specs if s is None or s.desired_state != "Deleted")
+
+    def oldest_pending(self) -> datetime | None:
+        """Return since when the workload that has waited longest for a node has waited."""
+        found = [self._waiting_since(workload_id) for workload_id in self._unplaced]
+        return min((since for since in found if since), default=None)
+
+    def _waiting_since(self, workload_id: str) -> datetime | None:
+        spec, status = self._cache.get(SPECS, workload_id).record, self._cache.get(STATUSES, workload_id).record
+        if spec is None or status is None or spec.desired_state != Desired.RUNNING:
+            return None
+        return status.status_info.last_updated or spec.created_at
+
+    def _node_status(self, node_id: str) -> str:
+        node = self._cache.get(NODES, node_id).record
+        return (node.status if node else "") or "Unknown"
+
+    def _take(self, changes: Sequence[Change]) -> None:
+        self._take_ids(self.node_ids, [c for c in changes if c.table is NODES])
+        self._take_ids(self.workload_ids, [c for c in changes if c.table is SPECS])
+        for change in changes:
+            before = change.before.record if change.before else None
+            after = change.after.record
+            if change.table is STATUSES:
+                self._take_status(change.id, before, after)
+            elif change.table is SPECS:
+                self._by_desired.subtract([before.desired_state] if before else [])
+                self._by_desired.update([after.desired_state] if after else [])
+            elif change.table is NODES and after and not after.is_ready:
+                self._not_ready.add(change.id)
+            elif change.table is NODES:
+                self._not_ready.discard(change.id)
+
+    def _take_ids(self, ids: SortedIds, changes: Sequence[Change]) -> None:
+        new = [c.id for c in changes if c.after.record and not (c.before and c.before.record)]
+        ids.update(new, [c.id for c in changes if c.after.record is None])
+
+    def _take_status(self, workload_id: str, before: WorkloadStatus | None, after: WorkloadStatus | None) -> None:
+        if before:
+            self._by_status[_stored(before)] -= 1
+            on_node = self._on_node.get(before.node_id, set())
+            on_node.discard(workload_id)
+            if not on_node:
+                self._on_node.pop(before.node_id, None)
+        self._unplaced.discard(workload_id)
+        if after:
+            self._by_status[_stored(after)] += 1
+            if after.node_id:
+                self._on_node.setdefault(after.node_id, set()).add(workload_id)
+            else:
+                self._unplaced.add(workload_id)
+
+
+def _stored(status: WorkloadStatus) -> str:
+    return status.status or str(Phase.UNKNOWN)

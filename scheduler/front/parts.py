@@ -1,0 +1,103 @@
+"""What a front is made of. scheduler/bootstrap.py builds it from the settings; tests build it from what they like."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from redis.asyncio import Redis
+
+from scheduler.domain.node import Node
+from scheduler.domain.shard import ShardMap
+from scheduler.placement.explain import Explanation
+from scheduler.placement.fleet import Measured
+from scheduler.settings import Settings
+from scheduler.store.assign import Placed, Vanished
+from scheduler.store.cache import Cache
+from scheduler.store.keys import (
+    ASSIGNMENTS,
+    LEDGERS,
+    NODES,
+    SHARD_MAP,
+    SHARD_MAP_ID,
+    SPECS,
+    STATUSES,
+    TOMBSTONES,
+)
+from scheduler.store.kv import EtcdApi
+from scheduler.store.store import Store
+from scheduler.telemetry.events import Events
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.pulses import Pulses
+
+TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, SHARD_MAP)
+"""What the front's cache must mirror."""
+
+
+class LogSource(Protocol):
+    """Reads the output of a workload from its node; `scheduler.agents` has the real one."""
+
+    def logs(self, node: Node, workload_id: str, *, tail_bytes: int, follow: bool) -> AsyncIterator[bytes]:
+        """Yield the end of the output, then what is added if `follow`. Raises AgentUnreachable, AgentRejected."""
+        ...
+
+
+class Places(Protocol):
+    """Places workloads; `scheduler.store.placements.Placer` is the real one."""
+
+    async def place(self, workload_id: str) -> Placed | Explanation | Vanished:
+        """Give a workload without a node one, or say why there is none."""
+        ...
+
+    def explain(self, workload_id: str) -> Placed | Explanation:
+        """Say where a workload is, where it would go (epoch 0), or why nowhere. Raises NotFound."""
+        ...
+
+    def measure(self, measured: Mapping[str, Measured]) -> None:
+        """Take the measured use of some nodes."""
+        ...
+
+
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
+async def _nothing_to_close() -> None:
+    pass
+
+
+@dataclass
+class FrontParts:
+    """The parts, started and ready: the cache has begun to follow etcd, the wake-ups to be sent."""
+
+    settings: Settings
+    front_id: str
+    """Never blank: settings.front_id, or a name made up for this process."""
+    cluster_id: str
+    etcd: EtcdApi
+    store: Store
+    cache: Cache
+    """Mirrors TABLES."""
+    placer: Places
+    agents: LogSource
+    pulses: Pulses
+    events: Events
+    metrics: Metrics
+    wake: Callable[[str, str], None]
+    """Asks the shard of (workload, node) for an early look; never blocks, never raises."""
+    redis: Redis | None = None
+    """The telemetry Redis, for what admission knows of cycles."""
+    backlog: Callable[[Sequence[int]], Sequence[int]] | None = None
+    """Returns how many messages wait in each shard's queue. Blocks: it is called in a thread."""
+    flower_url: str = ""
+    now: Callable[[], datetime] = utc_now
+    close: Callable[[], Awaitable[None]] = field(default=_nothing_to_close)
+    """Ends all parts; called once, after the last call was answered."""
+
+    @property
+    def shards(self) -> ShardMap:
+        """The shard map as the cache has it; one shard before there is a map."""
+        return self.cache.get(SHARD_MAP, SHARD_MAP_ID).record or ShardMap(generation=0, count=1)

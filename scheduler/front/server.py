@@ -1,0 +1,222 @@
+"""`fleetbeat front`: the gRPC server, its pumps and its HTTP pages, from start to a graceful stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from http import HTTPStatus
+from itertools import islice
+from typing import Any
+
+import structlog
+from grpc import aio
+from grpc_health.v1 import health
+from grpc_reflection.v1alpha import reflection
+
+from scheduler.domain.errors import FleetbeatError, StoreUnavailable
+from scheduler.front import control, fleet, sandboxes
+from scheduler.front.calls import Outcomes
+from scheduler.front.control import AgentControl
+from scheduler.front.figures import Figures
+from scheduler.front.fleet import Fleet
+from scheduler.front.health import Health
+from scheduler.front.heartbeats import Heartbeats
+from scheduler.front.http import TEXT, HttpServer, Page, json_page
+from scheduler.front.index import FleetIndex
+from scheduler.front.parts import FrontParts
+from scheduler.front.reader import Reader
+from scheduler.front.vitals import Vitals
+from scheduler.placement.fleet import Measured
+from scheduler.settings import Settings
+from scheduler.telemetry.logs import set_up_logs
+
+SERVICES = (control.SERVICE.full_name, fleet.SERVICE.full_name, sandboxes.SERVICE.full_name)
+MAX_RECEIVE_BYTES = 4 * 1024 * 1024
+MAX_SEND_BYTES = 64 * 1024 * 1024
+GRACE_SECONDS = 5.0
+"""How long calls in flight may go on when the front stops; with the rest it stays below ten seconds."""
+CLOSE_SECONDS = 1.5
+"""For each of the steps after that."""
+MEASURE_SECONDS = 5.0
+_MEASURE_SLICE = 500
+
+OpenParts = Callable[[Settings], Coroutine[Any, Any, FrontParts]]
+
+_log = structlog.get_logger("scheduler.front.server")
+
+
+def server_options(*, reuse_port: bool) -> list[tuple[str, int]]:
+    """Return gRPC's options, each measured to matter."""
+    return [
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.max_send_message_length", MAX_SEND_BYTES),
+        # The default rejects all but 1,000 calls that arrive at once with a bare CANCELLED: a restart
+        # in front of thousands of agents.
+        ("grpc.server.max_pending_requests", 100_000),
+        ("grpc.server.max_pending_requests_hard_limit", 200_000),
+        # With it, a second front on the same port would silently take half of the connections.
+        ("grpc.so_reuseport", int(reuse_port)),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+class Front:
+    """One front in one event loop."""
+
+    def __init__(self, parts: FrontParts) -> None:
+        """Put the services together."""
+        self._parts = parts
+        index = FleetIndex(parts.cache)
+        self._health = Health(parts, SERVICES)
+        self.heartbeats = Heartbeats(parts, index, listening=lambda: self._health.ready)
+        self._vitals = Vitals(parts.pulses, self.heartbeats)
+        self.reader = Reader(parts, index, self._vitals)
+        self._control = AgentControl(parts, self.reader, self.heartbeats)
+        self._fleet = Fleet(parts, self.reader)
+        self._figures = Figures(parts, index, self._vitals, self.heartbeats, self._health)
+        parts.metrics.follow_store(parts.store)
+        parts.metrics.observe_fleet(self._figures)
+        self._http = HttpServer({
+            "/metrics": lambda: Page(parts.metrics.exposition(), TEXT),
+            "/healthz": lambda: json_page(self._health.report()),
+            "/health": lambda: json_page(self._health.report()),
+            "/readyz": self._readiness,
+        })  # fmt: skip
+        self._server: aio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.grpc_port = 0
+        self.http_port = 0
+
+    async def start(self, host: str, grpc_port: int, http_port: int, *, reuse_port: bool = False) -> None:
+        """Listen; port 0 takes a free one. Calls are welcome from when etcd has been read. Raises OSError."""
+        outcomes = Outcomes(self._parts.metrics, SERVICES, unbounded=[control.HEARTBEAT_METHOD])
+        self._server = aio.server(interceptors=[outcomes], options=server_options(reuse_port=reuse_port))
+        handlers = (self._control.handlers(), self._fleet.handlers(), sandboxes.sandbox_handlers())
+        self._server.add_generic_rpc_handlers(handlers)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        await self._health.start(self._server)
+        try:
+            self.grpc_port = self._server.add_insecure_port(_address(host, grpc_port))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {_address(host, grpc_port)}: {error}") from error
+        self.http_port = await self._http.start(host, http_port)
+        await self._server.start()
+        self.heartbeats.start()
+        await self._health.serve()
+        self._tasks = [asyncio.create_task(self._measure(), name="measure")]
+        _log.info("front listens", host=host, port=self.grpc_port, metrics=self.http_port, front=self._parts.front_id)
+
+    async def stop(self) -> None:
+        """Send calls away, let those in flight end, write what is left. Takes less than ten seconds."""
+        await self._health.stop()
+        self._fleet.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server:
+            await self._server.stop(GRACE_SECONDS)
+        await _within("pumps", self._stop_pumps())
+        await _within("http", self._http.close())
+
+    def _readiness(self) -> Page:
+        status = HTTPStatus.OK if self._health.ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return json_page(self._health.report(), status)
+
+    async def _stop_pumps(self) -> None:
+        if left := await self.heartbeats.close():
+            _log.warning("reported changes were not written; agents send them again", count=left)
+
+    async def _measure(self) -> None:
+        """Tell the placer from time to time what nodes use; it bends scores, so old figures do no harm."""
+        while True:
+            vitals = iter((await self._vitals.of()).items())
+            while some := dict(islice(vitals, _MEASURE_SLICE)):
+                self._parts.placer.measure(
+                    {n: Measured(v.use.cpu_used_millicores, v.use.memory_used_mb) for n, v in some.items()}
+                )
+                await asyncio.sleep(0)
+            await asyncio.sleep(MEASURE_SECONDS)
+
+
+async def _within(what: str, step: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await step
+    except TimeoutError:
+        _log.warning("a step of the stop took too long, going on", step=what)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def serve(
+    settings: Settings, open_parts: OpenParts, *, reuse_port: bool = False, stop: asyncio.Event | None = None
+) -> None:
+    """Run a front until SIGTERM or SIGINT, or until `stop` is set. Raises OSError, FleetbeatError: it cannot start."""
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    parts = await open_parts(settings)
+    front = Front(parts)
+    try:
+        await front.start(settings.grpc_addr, settings.grpc_port, settings.metrics_port, reuse_port=reuse_port)
+        freezing = asyncio.create_task(_calm_collector(parts))
+        await stop.wait()
+        _log.info("front stops")
+        freezing.cancel()
+    finally:
+        await front.stop()
+        await _within("events", parts.events.close())
+        await _within("parts", parts.close())
+
+
+async def _calm_collector(parts: FrontParts) -> None:
+    """Keep Python's collector off what lives for ever: with thousands of nodes a full pass stalls the loop."""
+    while not parts.cache.freshness().synced:
+        with contextlib.suppress(StoreUnavailable):
+            await parts.cache.ready(60.0)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
+
+
+def run(settings: Settings, open_parts: OpenParts) -> int:
+    """Run one front in this process; return its exit code."""
+    return run_until_stopped(serve(settings, open_parts))
+
+
+def run_until_stopped(serving: Coroutine[Any, Any, None]) -> int:
+    """Run a front's coroutine on the loop made for it; return the process's exit code."""
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serving)
+    except (OSError, FleetbeatError) as error:
+        _log.error("the front cannot run", error=str(error))
+        return 1
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - there is none for Windows
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def main(settings: Settings, workers: int, open_parts: OpenParts) -> int:
+    """Run a front with so many processes on one port; return the exit code. `open_parts` is bootstrap.open_front."""
+    set_up_logs(settings.log_level, settings.log_format, component="front")
+    if workers == 1:
+        return run(settings, open_parts)
+    from scheduler.front.workers import supervise  # noqa: PLC0415 - it imports this module
+
+    return supervise(settings, workers, open_parts)

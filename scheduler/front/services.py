@@ -1,0 +1,50 @@
+"""From an object with some methods of a service to all methods of it: the rest says that it is not served yet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from scheduler.front.errors import NotServed
+
+
+def handlers_of(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+    """Return the handlers of all methods of a service.
+
+    A method of the implementation with the same name serves it: `async def` where one answer
+    is due, an async generator where a stream is. Every other method answers UNIMPLEMENTED
+    with a text that names it.
+    """
+    handlers = {method.name: _handler(method, getattr(implementation, method.name, None)) for method in service.methods}
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _handler(method: MethodDescriptor, serve: Any) -> grpc.RpcMethodHandler[Any, Any]:
+    coders: dict[str, Any] = {
+        "request_deserializer": GetMessageClass(method.input_type).FromString,
+        "response_serializer": GetMessageClass(method.output_type).SerializeToString,
+    }
+    if method.client_streaming:  # every such method of ours also streams its answers
+        return grpc.stream_stream_rpc_method_handler(serve or _no_stream(method), **coders)
+    if method.server_streaming:
+        return grpc.unary_stream_rpc_method_handler(serve or _no_stream(method), **coders)
+    return grpc.unary_unary_rpc_method_handler(serve or _no_answer(method), **coders)
+
+
+def _no_answer(method: MethodDescriptor) -> Any:
+    async def refuse(_request: Any, _context: Any) -> Any:
+        raise NotServed(f"{method.full_name} is not served by this version")
+
+    return refuse
+
+
+def _no_stream(method: MethodDescriptor) -> Any:
+    async def refuse(_request: Any, _context: Any) -> AsyncIterator[Any]:
+        raise NotServed(f"{method.full_name} is not served by this version")
+        yield  # makes it a generator, as the server wants
+
+    return refuse

@@ -1,0 +1,132 @@
+"""From records to what the wire shows of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from scheduler.domain.ledger import Ledger
+from scheduler.domain.node import Node
+from scheduler.domain.record import utc
+from scheduler.domain.workload import Reason, WorkloadSpec, WorkloadStatus
+from scheduler.front.vitals import Vital
+from scheduler.pb import control_pb2 as pb
+from scheduler.telemetry.pulses import Usage
+
+_RUNTIME_TEXTS = ("container.stderr", "last_runtime_error", "container.runtime_error")
+_INFRASTRUCTURE = (
+    "no failover target",
+    "heartbeat expired",
+    "connection refused",
+    "deadline exceeded",
+    "transport: error while dialing",
+)
+
+
+def timestamp(when: datetime | None) -> Timestamp | None:
+    """Return the wire's time; None stays None, which leaves the field unset."""
+    if when is None:
+        return None
+    found = Timestamp()
+    found.FromDatetime(when)
+    return found
+
+
+def node_view(node: Node, vital: Vital, ledger: Ledger | None, *, shard: int, workloads: int) -> pb.NodeView:
+    """Show a node. Available is the total less the measured use, as in the reference system; allocated is committed."""
+    use = vital.use
+    committed = ledger or Ledger(node_id=node.node_id)
+    return pb.NodeView(
+        node_id=node.node_id,
+        status=node.status,
+        status_reason=node.status_reason,
+        status_updated_by=node.status_updated_by,
+        status_updated_at=timestamp(node.status_updated_at),
+        last_heartbeat=timestamp(vital.last_heartbeat),
+        grpc_endpoint=node.agent_endpoint,
+        total_cpu_cores=node.total_cpu,
+        available_cpu_cores=max(0.0, node.total_cpu - use.cpu_used_millicores / 1000),
+        total_memory_mb=node.total_memory,
+        available_memory_mb=max(0, node.total_memory - use.memory_used_mb),
+        supported_workload_types=node.supported_workload_types,
+        labels=node.labels,
+        taints=[pb.NodeTaint(key=t.key, value=t.value, effect=t.effect) for t in node.taints],
+        total_disk_gb=node.total_disk,
+        allocated_cpu_cores=committed.cpu_millicores / 1000,
+        allocated_memory_mb=committed.memory_mb,
+        allocated_disk_gb=committed.disk_gb,
+        workload_count=workloads,
+        shard=shard,
+        schedulable=node.schedulable and not node.drain,
+        agent_version=node.agent_version,
+    )
+
+
+def workload_view(
+    spec: WorkloadSpec, status: WorkloadStatus, *, shown: str, since: datetime | None, usage: Usage | None
+) -> pb.WorkloadView:
+    """Show a workload. `shown` is its phase; a VM's address is not glued to it, as the reference system does."""
+    return pb.WorkloadView(
+        workload_id=spec.id,
+        type=spec.type,
+        desired_state=spec.desired_state,
+        status=shown,
+        assigned_node_id=status.node_id or status.assigned_node,
+        revision_id=spec.revision_id,
+        retry_attempts=status.retry.attempts,
+        retry_max_attempts=status.retry.max_attempts,
+        retry_next_at=timestamp(status.retry.next_retry_at),
+        failure_reason=failure_reason(status),
+        last_updated=timestamp(since or spec.created_at),
+        reason=_reason(status.status_info.reason),
+        usage=_usage(usage),
+        created_at=timestamp(spec.created_at),
+        generation=spec.generation,
+        assignment_epoch=status.epoch,
+        pending_reason=status.pending_reason,
+    )
+
+
+def failure_reason(status: WorkloadStatus) -> str:
+    """Join what the control plane and what the runtime says about a failure: the more telling one first."""
+    facts = status.metadata
+    stored = status.status_info.failure_reason or str(facts.get("last_error") or "")
+    runtime = next((str(facts[key]) for key in _RUNTIME_TEXTS if facts.get(key)), "")
+    both = [runtime, stored] if is_infrastructure(stored) else [stored, runtime]
+    return "\n".join(dict.fromkeys(text for text in both if text))
+
+
+def is_infrastructure(text: str) -> bool:
+    """Tell whether a text speaks of the way to the node rather than of the workload (persys.md 4.4)."""
+    lowered = text.lower()
+    return ("node" in lowered and "unavailable" in lowered) or any(phrase in lowered for phrase in _INFRASTRUCTURE)
+
+
+def _reason(reason: Reason | None) -> pb.ReasonDetail | None:
+    if reason is None or reason == Reason():
+        return None
+    return pb.ReasonDetail(
+        code=reason.code,
+        message=reason.message,
+        last_transition=timestamp(reason.last_transition),
+        next_retry_at=timestamp(reason.next_retry_at),
+        retryable=reason.retryable,
+    )
+
+
+def _usage(usage: Usage | None) -> pb.WorkloadUsageSnapshot | None:
+    if usage is None:
+        return None
+    return pb.WorkloadUsageSnapshot(
+        workload_id=usage.workload_id,
+        type=usage.type,
+        cpu_percent=usage.cpu_percent,
+        memory_bytes=usage.memory_bytes,
+        disk_read_bytes=usage.disk_read_bytes,
+        disk_write_bytes=usage.disk_write_bytes,
+        net_rx_bytes=usage.net_rx_bytes,
+        net_tx_bytes=usage.net_tx_bytes,
+        collected_at=timestamp(utc(usage.collected_at)),
+        source=usage.source,
+    )

@@ -1,0 +1,198 @@
+"""Prometheus metrics: the reference system's names and labels, and what it did not measure.
+
+Counters and histograms are updated where things happen. Gauges about the fleet are computed
+from the caches at the moment of a scrape (`Metrics.observe_fleet`), so a state that no node
+or workload is in any more goes back to 0 or vanishes instead of keeping its last value.
+Fleet gauges are the same on every front: query them with max, not sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from scheduler.store.store import Store
+
+NAMESPACE = "persys_scheduler"
+NODE_STATES = ("ready", "active", "notready", "unknown")
+WORKLOAD_STATES = ("pending", "running", "stopped", "failed", "deleted", "updating", "unknown")
+DESIRED_STATES = ("running", "stopped", "deleted", "unknown")
+_CYCLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_GO_CODES = {
+    "OK": "OK",
+    "CANCELLED": "Canceled",
+    "DEADLINE_EXCEEDED": "DeadlineExceeded",
+    "INVALID_ARGUMENT": "InvalidArgument",
+    "NOT_FOUND": "NotFound",
+    "ALREADY_EXISTS": "AlreadyExists",
+    "PERMISSION_DENIED": "PermissionDenied",
+    "RESOURCE_EXHAUSTED": "ResourceExhausted",
+    "FAILED_PRECONDITION": "FailedPrecondition",
+    "ABORTED": "Aborted",
+    "OUT_OF_RANGE": "OutOfRange",
+    "UNIMPLEMENTED": "Unimplemented",
+    "INTERNAL": "Internal",
+    "UNAVAILABLE": "Unavailable",
+    "DATA_LOSS": "DataLoss",
+    "UNAUTHENTICATED": "Unauthenticated",
+}
+
+
+def go_code(name: str) -> str:
+    """Spell a gRPC status code's name (NOT_FOUND) as Go does (NotFound), which dashboards expect."""
+    return _GO_CODES.get(name, "Unknown")
+
+
+_CATEGORIES = {
+    "/workloads-spec/": "spec",
+    "/workloads-status/": "status",
+    "/assignments/": "assignment",
+    "/nodes/": "node",
+    "/allocations/": "ledger",
+    "/tombstones/": "tombstone",
+    "/shards/": "shard",
+}
+
+
+def category_of(prefix: str) -> str:
+    """Name what is stored under a prefix of etcd, as the reference system's metric does."""
+    return _CATEGORIES.get(prefix) or prefix.strip("/").replace("/", "_") or "cluster"
+
+
+@dataclass(frozen=True)
+class FleetFigures:
+    """What the caches say at the moment of a scrape. Names of states are lower-cased here, not by the caller."""
+
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    workloads: Mapping[str, int] = field(default_factory=dict)
+    desired: Mapping[str, int] = field(default_factory=dict)
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """One of GAUGES to its value; what is not known is left out."""
+
+
+GAUGES = {
+    "heartbeat_age_seconds_max": "The longest time since a Ready node was heard.",
+    "pending_age_seconds_max": "How long the oldest workload without a node has waited.",
+    "cache_synced": "1 while the watch cache follows etcd.",
+    "cache_age_seconds": "Time since the last proof that the watch cache is current.",
+    "redis_up": "1 while Redis answers.",
+    "heartbeat_changes_waiting": "Reported changes not yet written to etcd.",
+    "pulses_waiting": "Pulses not yet written to Redis.",
+    "listening": "1 while this front counts itself as listening to agents.",
+}
+
+
+class Metrics:
+    """All metrics of one process, in a registry of their own."""
+
+    def __init__(self, *, process: bool = True) -> None:
+        """Create the metrics; `process` adds those of the process and of Python's collector."""
+        self.registry = CollectorRegistry()
+        if process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+        self.grpc_requests = self._counter("grpc_server_requests", "Inbound calls.", "method", "code")
+        self.grpc_duration = self._histogram(
+            "grpc_server_request_duration_seconds", "Time of inbound calls.", "method", "code"
+        )
+        self.agent_requests = self._counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
+        self.agent_duration = self._histogram("agent_rpc_duration_seconds", "Time of calls to agents.", "rpc", "code")
+        self.reconciliation_results = self._counter(
+            "reconciliation_results", "What reconciling workloads did.", "action", "success"
+        )
+        self.reconciliation_duration = self._histogram(
+            "reconciliation_cycle_duration_seconds", "Time of reconcile cycles.", buckets=_CYCLE_BUCKETS
+        )
+        self.reconciliation_cycles = self._counter("reconciliation_cycles", "Reconcile cycles.", "result")
+        self.store_writes = self._counter("state_store_writes", "Records written.", "category")
+        self.store_conflicts = self._counter(
+            "state_store_conflicts", "Transactions that had to be decided again.", "category"
+        )
+        self.placement_duration = self._histogram("placement_duration_seconds", "Time to place a workload.")
+        self.placements = self._counter("placements", "Placement attempts.", "result")
+        self.placement_rejections = self._counter(
+            "placement_rejections", "Nodes rejected, by their first failing filter.", "filter"
+        )
+        self.handler_errors = self._counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
+        self.heartbeat_changes = self._counter("heartbeat_changes", "Reported changes.", "result")
+        self.dropped = self._counter("dropped", "Thrown away because a bounded buffer was full.", "what")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=NAMESPACE, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = Histogram.DEFAULT_BUCKETS
+    ) -> Histogram:
+        return Histogram(name, text, labels, namespace=NAMESPACE, registry=self.registry, buckets=buckets)
+
+    def observe_fleet(self, figures: Callable[[], FleetFigures]) -> None:
+        """Ask for these figures at each scrape."""
+        self.registry.register(_FleetCollector(figures))
+
+    def follow_store(self, store: Store) -> None:
+        """Count what this store writes, and where it meets conflicts."""
+        store.on_write = lambda prefix: self.store_writes.labels(category_of(prefix)).inc()
+        store.on_conflict = lambda prefix: self.store_conflicts.labels(category_of(prefix)).inc()
+
+    def agent_call(self, rpc: str, code: str, seconds: float) -> None:
+        """Count a call to an agent; `code` is the name of its gRPC status code. Fits Agents(on_call=…)."""
+        self.agent_requests.labels(rpc, go_code(code)).inc()
+        self.agent_duration.labels(rpc, go_code(code)).observe(seconds)
+
+    def reconciled(self, action: str, success: bool) -> None:
+        """Count what reconciling one workload did. Fits LoopContext(on_result=…)."""
+        self.reconciliation_results.labels(action, str(success).lower()).inc()
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+class _FleetCollector(Collector):
+    """Gauges computed when somebody looks."""
+
+    def __init__(self, figures: Callable[[], FleetFigures]) -> None:
+        self._figures = figures
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance, so that registering does not ask for figures."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the gauges as of now."""
+        now = self._figures()
+        yield _by_state("nodes_status", "Nodes by status.", "status", NODE_STATES, now.nodes)
+        yield _by_state("workloads_status", "Workloads by status.", "status", WORKLOAD_STATES, now.workloads)
+        yield _by_state(
+            "workloads_desired_state", "Workloads by desired state.", "desired_state", DESIRED_STATES, now.desired
+        )
+        for name, text in GAUGES.items():
+            if name in now.gauges:
+                yield GaugeMetricFamily(f"{NAMESPACE}_{name}", text, value=now.gauges[name])
+
+
+def _by_state(
+    name: str, text: str, label: str, always: tuple[str, ...], counts: Mapping[str, int]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=[label])
+    values = dict.fromkeys(always, 0)
+    for state, count in counts.items():
+        key = state.lower() or "unknown"
+        values[key] = values.get(key, 0) + count
+    for state, count in values.items():
+        family.add_metric([state], count)
+    return family
