@@ -1,97 +1,206 @@
 """Every environment variable: name, default, meaning and check.
 
-`Settings()` reads the environment; a wrong value raises `SettingsError`, which names the
-variable, the value and what is allowed. Names and defaults follow the reference system
+`load()` reads the environment; wrong values raise one `SettingsError` that names each
+variable, its value and what is allowed. Names and defaults follow the reference system
 except where docs/reference/settings.md says otherwise; ours begin with FLEETBEAT_.
+
+Blanks around a value are dropped, and a blank value counts as not set.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal, Self
+import logging
+import os
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import quote, urlsplit, urlunsplit
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import BeforeValidator, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+from scheduler.settings_unread import unknown_variables, unread_variables
+from scheduler.settings_values import (
+    BindHost,
+    BrokerUrl,
+    Endpoints,
+    Flag,
+    Number,
+    OptionalHostPort,
+    Port,
+    Seconds,
+    Whole,
+    allowed_values,
+    env,
+    format_duration,
+    level,
+    lower,
+    variable_of,
+)
+
+_log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
     """A setting has a value that is not allowed."""
 
 
-def parse_duration(value: object) -> object:
-    """Turn "15s", "1m30s", "250ms" or a bare number of seconds into seconds."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    parts = _PART.findall(text)
-    if not parts or "".join(n + u for n, u in parts) != text:
-        msg = 'is not a duration; write it as "15s", "2m", "1m30s", "250ms" or a number of seconds'
-        raise ValueError(msg)
-    return sum(float(n) * _UNITS[u] for n, u in parts)
+class _Environment(PydanticBaseSettingsSource):
+    """Reads exactly the declared names.
 
+    The library's own source also takes the field's Python name in any case, so that a
+    stray SHARD_COUNT or BROKER_URL of another program would change the configuration.
+    """
 
-def _split(value: object) -> object:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 - the base's
+        name = variable_of(field)
+        return os.environ.get(name, "").strip() or None, name, False
 
-
-Seconds = Annotated[float, BeforeValidator(parse_duration)]
-Csv = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-
-def env(name: str, default: Any, meaning: str, **checks: Any) -> Any:
-    """Declare a setting read from this environment variable."""
-    return Field(default=default, validation_alias=AliasChoices(name), description=meaning, **checks)
+    def __call__(self) -> dict[str, Any]:
+        read = (self.get_field_value(f, n) for n, f in self.settings_cls.model_fields.items())
+        return {name: value for value, name, _ in read if value is not None}
 
 
 class Settings(BaseSettings):
     """The effective configuration of one process."""
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, str_strip_whitespace=True)
+    model_config = SettingsConfigDict(
+        extra="ignore",
+        frozen=True,
+        populate_by_name=True,
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
+    sections: ClassVar[dict[str, str]] = {
+        "grpc_addr": "Front",
+        "etcd_endpoints": "etcd",
+        "redis_addr": "Broker and telemetry",
+        "shard_count": "Shards and cycles",
+        "heartbeat_interval_seconds": "Liveness",
+        "agent_rpc_timeout_seconds": "Agents",
+        "overcommit_cpu": "Placement",
+        "log_level": "Logs",
+    }
+    """The first setting of each section, for people who read the configuration."""
 
     # Front
-    grpc_addr: str = env("PERSYS_GRPC_ADDR", "0.0.0.0", "Bind address of the gRPC and HTTP servers.")  # noqa: S104 - agents are on other hosts
+    grpc_addr: BindHost = env(
+        "PERSYS_GRPC_ADDR",
+        "0.0.0.0",  # noqa: S104 - agents are on other hosts
+        "Bind address of the gRPC and HTTP servers.",
+        allowed="a host name or an address",
+    )
     grpc_port: Port = env("GRPC_PORT", 8085, "Port of the gRPC front.")
-    metrics_port: Port = env("METRICS_PORT", 8084, "Port of /metrics, /healthz and /readyz.")
-    front_id: str = env("FLEETBEAT_FRONT_ID", "", "Name of this front; blank: host name and a random part.")
+    metrics_port: Port = env(
+        "METRICS_PORT", 8084, "Port of /metrics, /healthz and /readyz; must differ from GRPC_PORT."
+    )
+    front_id: str = env(
+        "FLEETBEAT_FRONT_ID",
+        "",
+        "Name of this front; blank: host name and a random part.",
+        allowed="letters, digits, . _ -, at most 128",
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)?$",
+    )
+
+    flower_url: str = env(
+        "FLEETBEAT_FLOWER_URL",
+        "",
+        "Where people find Flower; `fleetbeat status` shows it.",
+        allowed="http://… or https://…",
+        pattern=r"^(https?://[^\s@]+)?$",
+    )
 
     # etcd
-    etcd_endpoints: Csv = env(
-        "ETCD_ENDPOINTS", ("localhost:2379",), "etcd members, host:port, comma-separated.", min_length=1
+    etcd_endpoints: Endpoints = env(
+        "ETCD_ENDPOINTS",
+        ("localhost:2379",),
+        "etcd members.",
+        allowed="host:port, comma-separated, at least one",
+        min_length=1,
+        max_length=16,
     )
     etcd_prefix: str = env(
-        "FLEETBEAT_ETCD_PREFIX", "", "Root under which all keys lie; blank or /name.", pattern=r"^(/[A-Za-z0-9._-]+)*$"
+        "FLEETBEAT_ETCD_PREFIX",
+        "",
+        "Root under which all keys lie; blank: the root of etcd.",
+        allowed="/name or /name/name of letters, digits, . _ -",
+        pattern=r"^(/[A-Za-z0-9._-]+)*$",
+        max_length=256,
     )
-    etcd_timeout_seconds: Seconds = env("FLEETBEAT_ETCD_TIMEOUT", 3.0, "Deadline of one etcd call.", gt=0, le=60)
-    etcd_user: str = env("FLEETBEAT_ETCD_USER", "", "etcd user; blank: no password login.")
-    etcd_password: SecretStr = env("FLEETBEAT_ETCD_PASSWORD", SecretStr(""), "Password of the etcd user.")
-    etcd_ca: str = env("FLEETBEAT_ETCD_CA", "", "CA file; set: TLS towards etcd.")
-    etcd_cert: str = env("FLEETBEAT_ETCD_CERT", "", "Client certificate file for etcd.")
-    etcd_key: str = env("FLEETBEAT_ETCD_KEY", "", "Key file of the client certificate.")
+    cluster_id: str = env(
+        "FLEETBEAT_CLUSTER_ID",
+        "",
+        "The cluster that etcd must hold, or the process does not start; blank: whichever it holds, or a new one.",
+        allowed="letters, digits, . _ -, at most 128",
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)?$",
+    )
+    etcd_timeout_seconds: Seconds = env("FLEETBEAT_ETCD_TIMEOUT", 3.0, "Deadline of one etcd call.", ge=0.01, le=60)
+    etcd_user: str = env("FLEETBEAT_ETCD_USER", "", "etcd user; blank: no password login.", max_length=256)
+    etcd_password: SecretStr = env(
+        "FLEETBEAT_ETCD_PASSWORD", SecretStr(""), "Password of the etcd user; given together with the user."
+    )
+    etcd_ca: str = env("FLEETBEAT_ETCD_CA", "", "CA file; set: TLS towards etcd.", allowed="a path")
+    etcd_cert: str = env(
+        "FLEETBEAT_ETCD_CERT", "", "Client certificate file for etcd; needs the CA and the key.", allowed="a path"
+    )
+    etcd_key: str = env("FLEETBEAT_ETCD_KEY", "", "Key file of the client certificate.", allowed="a path")
 
     # Broker and telemetry
-    redis_addr: str = env(
-        "REDIS_ADDR", "", "host:port of Redis for telemetry; blank: the broker's, when that is Redis."
+    redis_addr: OptionalHostPort = env(
+        "REDIS_ADDR",
+        "",
+        "Redis for telemetry; blank: the broker's, when that is Redis; neither: no telemetry.",
+        allowed="host:port",
     )
-    redis_password: SecretStr = env("REDIS_PASSWORD", SecretStr(""), "Password of Redis.")
-    redis_db: int = env("REDIS_DB", 0, "Database of the telemetry in Redis.", ge=0)
-    broker_url: SecretStr = env("FLEETBEAT_BROKER_URL", SecretStr(""), "Celery broker; blank: redis://REDIS_ADDR/1.")
-    redis_event_ttl_seconds: Seconds = env("REDIS_EVENT_TTL", 86400.0, "How long events stay.", gt=0)
-    redis_event_max_entries: int = env("REDIS_EVENT_MAX_ENTRIES", 1000, "How many events stay.", ge=1, le=1_000_000)
+    redis_password: SecretStr = env("REDIS_PASSWORD", SecretStr(""), "Password of Redis at REDIS_ADDR.")
+    redis_db: Whole = env("REDIS_DB", 0, "Database of the telemetry in Redis.", ge=0, le=15)
+    broker_url: BrokerUrl = env(
+        "FLEETBEAT_BROKER_URL",
+        SecretStr(""),
+        "Celery broker; blank: Redis at REDIS_ADDR, database 1 (0 when REDIS_DB is 1).",
+        allowed="redis://…, rediss://…, sentinel://… or amqp://…",
+    )
+    redis_event_ttl_seconds: Seconds = env("REDIS_EVENT_TTL", 86400.0, "How long events stay.", ge=1, le=31_536_000)
+    redis_event_max_entries: Whole = env("REDIS_EVENT_MAX_ENTRIES", 1000, "How many events stay.", ge=1, le=1_000_000)
 
     # Shards and cycles
-    shard_count: int = env("SCHEDULER_SHARD_COUNT", 1, "First shard count of a new cluster.", ge=1, le=1024)
-    shard_hash: Literal["jump", "crc32"] = env(
-        "SCHEDULER_SHARD_HASH", "jump", "How nodes map to shards in a new cluster."
+    shard_count: Whole = env(
+        "SCHEDULER_SHARD_COUNT",
+        1,
+        "First shard count of a new cluster; later the count in etcd decides.",
+        reference="there: the count that every instance must be given alike",
+        ge=1,
+        le=1024,
     )
-    shard_key: str = env("SCHEDULER_SHARD_KEY", "genesis", "DNS path element and node label scheduler_shard.")
+    shard_hash: Annotated[Literal["jump", "crc32"], BeforeValidator(lower)] = env(
+        "SCHEDULER_SHARD_HASH",
+        "jump",
+        "How nodes map to shards in a new cluster.",
+        reference="there: always crc32 modulo the count, which moves nearly all nodes when the count changes",
+    )
+    ha_mode: Annotated[Literal["failover", "active-active"], BeforeValidator(lower)] = env(
+        "SCHEDULER_HA_MODE",
+        "failover",
+        "Checked and otherwise without effect: all shards are always driven, by any worker of their queue.",
+        reference="there: chooses between one leader and one leader a shard",
+    )
+    shard_index: Whole = env(
+        "SCHEDULER_SHARD_INDEX",
+        0,
+        "Checked to be below SCHEDULER_SHARD_COUNT and otherwise without effect: a worker's -Q chooses its shards.",
+        reference="there: the shard of this instance",
+        ge=0,
+        le=1023,
+    )
+    shard_key: str = env(
+        "SCHEDULER_SHARD_KEY",
+        "genesis",
+        "Value of the node label scheduler_shard.",
+        allowed="letters, digits, . _ -, at most 63",
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$",
+    )
     reconcile_interval_seconds: Seconds = env(
         "SCHEDULER_RECONCILE_INTERVAL", 5.0, "Period of the reconcile cycle.", ge=0.2, le=3600
     )
@@ -104,67 +213,137 @@ class Settings(BaseSettings):
     monitor_workloads_interval_seconds: Seconds = env(
         "FLEETBEAT_MONITOR_WORKLOADS_INTERVAL", 60.0, "Period of the workload monitor.", ge=0.2, le=3600
     )
-    reconcile_concurrency: int = env(
+    reconcile_concurrency: Whole = env(
         "SCHEDULER_RECONCILE_CONCURRENCY", 64, "Agent calls in flight in one process.", ge=1, le=1024
     )
-    calls_per_node: int = env("FLEETBEAT_CALLS_PER_NODE", 4, "Agent calls in flight to one node.", ge=1, le=64)
-    chunk_nodes: int = env("FLEETBEAT_CHUNK_NODES", 50, "Nodes in one chunk of a cycle.", ge=1, le=1000)
-    leader_lease_seconds: Seconds = env("FLEETBEAT_LEADER_LEASE", 5.0, "Lease of the elected beat.", ge=2, le=60)
+    calls_per_node: Whole = env(
+        "FLEETBEAT_CALLS_PER_NODE",
+        4,
+        "Agent calls in flight to one node; at most SCHEDULER_RECONCILE_CONCURRENCY.",
+        ge=1,
+        le=64,
+    )
+    chunk_nodes: Whole = env("FLEETBEAT_CHUNK_NODES", 50, "Nodes in one chunk of a cycle.", ge=1, le=1000)
+    max_shards: Whole = env(
+        "FLEETBEAT_MAX_SHARDS",
+        64,
+        "A worker knows queues shard-0 to shard-(n-1): so many shards the cluster may grow to without new workers.",
+        ge=1,
+        le=1024,
+    )
+    cycle_lease_seconds: Seconds = env(
+        "FLEETBEAT_CYCLE_LEASE",
+        10.0,
+        "Silence of a cycle's workers after which the next cycle takes its place.",
+        ge=1,
+        le=600,
+    )
+    cycle_time_limit_seconds: Seconds = env(
+        "FLEETBEAT_CYCLE_TIME_LIMIT", 30.0, "Longest run of one task of a cycle.", ge=1, le=600
+    )
+    leader_lease_seconds: Seconds = env(
+        "FLEETBEAT_LEADER_LEASE",
+        5.0,
+        "Lease of the elected beat; at most 60 reconcile intervals, for so long nothing beats when it dies.",
+        ge=2,
+        le=60,
+    )
 
     # Liveness
     heartbeat_interval_seconds: Seconds = env(
-        "FLEETBEAT_HEARTBEAT_INTERVAL", 10.0, "How often agents report.", ge=0.1, le=600
+        "FLEETBEAT_HEARTBEAT_INTERVAL",
+        10.0,
+        "How often agents report.",
+        reference="there: fixed at 60s",
+        ge=0.1,
+        le=600,
     )
     node_lease_seconds: Seconds = env(
-        "FLEETBEAT_NODE_LEASE", 30.0, "Silence after which a node is NotReady.", ge=0.3, le=3600
+        "FLEETBEAT_NODE_LEASE",
+        30.0,
+        "Silence after which a node is NotReady; at least two heartbeats.",
+        reference="there: fixed at 3m, and nothing enforces it",
+        ge=0.3,
+        le=3600,
     )
     node_grace_seconds: Seconds = env(
-        "SCHEDULER_NODE_UNAVAILABLE_GRACE", 60.0, "NotReady time after which work moves.", ge=0, le=86400
+        "SCHEDULER_NODE_UNAVAILABLE_GRACE",
+        60.0,
+        "NotReady time after which work moves; at least one heartbeat.",
+        reference="there: 3m; zero or less meant 3m",
+        ge=0.1,
+        le=86400,
     )
-    brake_share: float = env(
+    brake_share: Number = env(
         "FLEETBEAT_BRAKE_SHARE",
         1 / 3,
-        "Share of a shard's nodes falling silent at once that holds all moves.",
+        "When more than this share of a shard's nodes fall silent at once, nothing moves.",
         gt=0,
         le=1,
     )
-    brake_min_nodes: int = env("FLEETBEAT_BRAKE_MIN_NODES", 3, "The brake needs at least this many silent nodes.", ge=1)
+    brake_min_nodes: Whole = env(
+        "FLEETBEAT_BRAKE_MIN_NODES", 3, "The brake needs at least this many silent nodes.", ge=1, le=100_000
+    )
 
     # Agents
     agent_rpc_timeout_seconds: Seconds = env(
-        "SCHEDULER_AGENT_RPC_TIMEOUT", 10.0, "Deadline of one call to an agent.", gt=0, le=300
+        "SCHEDULER_AGENT_RPC_TIMEOUT", 10.0, "Deadline of one call to an agent.", ge=0.05, le=300
     )
     reapply_guard_seconds: Seconds = env(
-        "SCHEDULER_REAPPLY_GUARD", 45.0, "Base of the crash-loop guard; below 15 s counts as 15 s.", gt=0
+        "SCHEDULER_REAPPLY_GUARD",
+        45.0,
+        "First wait of the crash-loop guard; below 15s counts as 15s.",
+        reference="there: zero or less meant the apply time-out",
+        ge=0.1,
+        le=900,
     )
-    agent_tls_enabled: bool = env("SCHEDULER_AGENT_TLS_ENABLED", default=False, meaning="mTLS towards agents.")
+    agent_tls_enabled: Flag = env(
+        "SCHEDULER_AGENT_TLS_ENABLED",
+        default=False,
+        meaning="TLS towards agents. Not built yet: true is refused, so that nobody relies on it.",
+        reference="there: true unless started with -insecure",
+    )
 
     # Placement
-    overcommit_cpu: float = env(
-        "FLEETBEAT_OVERCOMMIT_CPU", 1.0, "CPU that may be committed, as a multiple of capacity.", gt=0, le=100
+    overcommit_cpu: Number = env(
+        "FLEETBEAT_OVERCOMMIT_CPU", 1.0, "CPU that may be committed, as a multiple of capacity.", ge=0.01, le=100
     )
-    overcommit_memory: float = env(
-        "FLEETBEAT_OVERCOMMIT_MEMORY", 1.0, "Memory that may be committed, as a multiple of capacity.", gt=0, le=100
+    overcommit_memory: Number = env(
+        "FLEETBEAT_OVERCOMMIT_MEMORY", 1.0, "Memory that may be committed, as a multiple of capacity.", ge=0.01, le=100
     )
-    overcommit_disk: float = env(
-        "FLEETBEAT_OVERCOMMIT_DISK", 1.0, "Disk that may be committed, as a multiple of capacity.", gt=0, le=100
+    overcommit_disk: Number = env(
+        "FLEETBEAT_OVERCOMMIT_DISK", 1.0, "Disk that may be committed, as a multiple of capacity.", ge=0.01, le=100
     )
 
     # Logs
-    log_level: Literal["debug", "info", "warning", "error"] = env("LOG_LEVEL", "info", "Least level that is logged.")
-    log_format: Literal["json", "text"] = env("LOG_FORMAT", "json", "json or text.")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(level)] = env(
+        "LOG_LEVEL",
+        "info",
+        "Least level that is logged.",
+        allowed="debug, info, warning or error (also trace, warn, fatal, panic: the nearest of these)",
+        reference="there: an unknown level meant info",
+    )
+    log_format: Annotated[Literal["json", "text"], BeforeValidator(lower)] = env(
+        "LOG_FORMAT", "json", "One JSON object a line, or text for people."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base's
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base's
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base's
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let what code gives win over the environment; there is no other source."""
+        return init_settings, _Environment(settings_cls)
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.node_lease_seconds < 2 * self.heartbeat_interval_seconds:
-            msg = (
-                f"FLEETBEAT_NODE_LEASE={self.node_lease_seconds:g}s must be at least twice "
-                f"FLEETBEAT_HEARTBEAT_INTERVAL={self.heartbeat_interval_seconds:g}s"
-            )
-            raise ValueError(msg)
-        if bool(self.etcd_cert) != bool(self.etcd_key):
-            msg = "FLEETBEAT_ETCD_CERT and FLEETBEAT_ETCD_KEY must be given together"
-            raise ValueError(msg)
+        problems = list(_contradictions(self))
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
 
     @property
@@ -177,19 +356,100 @@ class Settings(BaseSettings):
             "monitor_workloads": self.monitor_workloads_interval_seconds,
         }
 
+    @property
+    def redis_url(self) -> str:
+        """Where telemetry goes, password included; blank: nowhere."""
+        if self.redis_addr:
+            return self._redis_at_addr(self.redis_db)
+        broker = urlsplit(self.broker_url.get_secret_value())
+        if broker.scheme not in ("redis", "rediss"):
+            return ""
+        return urlunsplit(broker._replace(path=f"/{self.redis_db}"))
+
+    @property
+    def effective_broker_url(self) -> str:
+        """The broker's URL, password included; SettingsError when neither it nor REDIS_ADDR is set."""
+        if self.broker_url.get_secret_value():
+            return self.broker_url.get_secret_value()
+        if not self.redis_addr:
+            raise SettingsError(
+                "neither FLEETBEAT_BROKER_URL nor REDIS_ADDR is set: workers and beat need a broker; "
+                "set one, for example REDIS_ADDR=localhost:6379"
+            )
+        return self._redis_at_addr(0 if self.redis_db == 1 else 1)
+
+    def _redis_at_addr(self, database: int) -> str:
+        password = self.redis_password.get_secret_value()
+        login = f":{quote(password, safe='')}@" if password else ""
+        return f"redis://{login}{self.redis_addr}/{database}"
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Say which values do not go together, one line each."""
+    s = settings
+    short = format_duration
+    if s.node_lease_seconds < 2 * s.heartbeat_interval_seconds:
+        yield (
+            f"FLEETBEAT_NODE_LEASE={short(s.node_lease_seconds)} must be at least twice "
+            f"FLEETBEAT_HEARTBEAT_INTERVAL={short(s.heartbeat_interval_seconds)}"
+        )
+    if s.node_grace_seconds < s.heartbeat_interval_seconds:
+        yield (
+            f"SCHEDULER_NODE_UNAVAILABLE_GRACE={short(s.node_grace_seconds)} must be at least "
+            f"FLEETBEAT_HEARTBEAT_INTERVAL={short(s.heartbeat_interval_seconds)}, so that a node can come back in time"
+        )
+    if s.leader_lease_seconds > 60 * s.reconcile_interval_seconds:
+        yield (
+            f"FLEETBEAT_LEADER_LEASE={short(s.leader_lease_seconds)} must be at most 60 times "
+            f"SCHEDULER_RECONCILE_INTERVAL={short(s.reconcile_interval_seconds)}"
+        )
+    if s.grpc_port == s.metrics_port:
+        yield f"GRPC_PORT={s.grpc_port} and METRICS_PORT={s.metrics_port} must differ"
+    if s.calls_per_node > s.reconcile_concurrency:
+        yield (
+            f"FLEETBEAT_CALLS_PER_NODE={s.calls_per_node} must be at most "
+            f"SCHEDULER_RECONCILE_CONCURRENCY={s.reconcile_concurrency}"
+        )
+    if s.shard_index >= s.shard_count:
+        yield f"SCHEDULER_SHARD_INDEX={s.shard_index} must be below SCHEDULER_SHARD_COUNT={s.shard_count}"
+    yield from _login_contradictions(s)
+
+
+def _login_contradictions(s: Settings) -> Iterator[str]:
+    if bool(s.etcd_cert) != bool(s.etcd_key):
+        yield "FLEETBEAT_ETCD_CERT and FLEETBEAT_ETCD_KEY must be given together"
+    if s.etcd_cert and not s.etcd_ca:
+        yield "FLEETBEAT_ETCD_CERT needs FLEETBEAT_ETCD_CA: without a CA there is no TLS"
+    if bool(s.etcd_user) != bool(s.etcd_password.get_secret_value()):
+        yield "FLEETBEAT_ETCD_USER and FLEETBEAT_ETCD_PASSWORD must be given together"
+    if s.agent_tls_enabled:
+        yield "SCHEDULER_AGENT_TLS_ENABLED=true: TLS towards agents is not built yet; allowed: false"
+
+
+_BROKERS = ("redis", "rediss", "sentinel", "amqp", "amqps", "memory", "filesystem")
+
 
 def load() -> Settings:
     """Read the environment; raises SettingsError that names each wrong variable, its value and what is allowed."""
+    known = {variable_of(f) for f in Settings.model_fields.values()}
+    problems = list(unknown_variables(os.environ, known))
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
-        raise SettingsError("\n".join(_explain(e) for e in error.errors())) from None
+        problems = [_explain(e) for e in error.errors()] + problems
+    if problems:
+        raise SettingsError("\n".join(problems)) from None
+    for line in unread_variables(os.environ):
+        _log.warning(line)
+    return settings
 
 
 def _explain(error: Any) -> str:
+    said = str(error["msg"]).removeprefix("Value error, ")
     if not error["loc"]:
-        return str(error["msg"]).removeprefix("Value error, ")
-    name = error["loc"][0]
-    secret = isinstance(error["input"], SecretStr) or "PASSWORD" in str(name) or "URL" in str(name)
-    shown = "***" if secret else error["input"]
-    return f"{name}={shown}: {str(error['msg']).removeprefix('Value error, ')}"
+        return said
+    variable = str(error["loc"][0])
+    field = next(f for n, f in Settings.model_fields.items() if variable in (n, variable_of(f)))
+    value = "***" if field.annotation is SecretStr else os.environ.get(variable, str(error["input"])).strip()[:80]
+    problem = f"{said}; " if error["type"] == "value_error" else ""
+    return f"{variable_of(field)}={value}: {problem}allowed: {allowed_values(field)}"
