@@ -1,0 +1,1 @@
+"""`fleetbeat up`: the whole control plane and a few nodes on one machine."""
