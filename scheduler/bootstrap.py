@@ -35,6 +35,7 @@ from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 from scheduler.telemetry.redis import make_redis
+from scheduler.telemetry.shared import SharedMetrics
 
 _READY_SECONDS = 10.0
 _GAPS_PER_LEASE = 3
@@ -98,7 +99,10 @@ async def open_worker(settings: Settings) -> WorkerParts:
             raise SettingsError("REDIS_ADDR= must be set: workers admit cycles through Redis")
         metrics = Metrics()
         events = _open_events(settings, redis, metrics, stack)
-        _count_writes(base.store, metrics)
+        metrics.follow_store(base.store)
+        shared = SharedMetrics(redis, metrics)
+        shared.start(show=False)
+        stack.push_async_callback(shared.close)
         context = LoopContext(
             settings=settings,
             cache=base.cache,
@@ -109,7 +113,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
             wake=_open_wake_ups(settings, base.cache, stack)[0].wake,
             now=_utc_now,
             emit=events.emit,
-            on_result=lambda action, success: metrics.reconciliation_results.labels(action, str(success).lower()).inc(),
+            on_result=metrics.reconciled,
         )
         return WorkerParts(
             base.etcd, base.store, base.cache, stack.pop_all(), base.cluster_id, context, Admission(redis)
@@ -122,7 +126,6 @@ async def open_front(settings: Settings) -> FrontParts:
         base = await _open_store(settings, stack, TABLES)
         redis = _closing(stack, make_redis(settings))
         metrics = Metrics()
-        _count_writes(base.store, metrics)
         wake_ups, publisher = _open_wake_ups(settings, base.cache, stack)
         parts = FrontParts(
             settings=settings,
@@ -175,15 +178,11 @@ def _closing(stack: AsyncExitStack, redis: Redis | None) -> Redis | None:
 
 
 def _open_agents(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Agents:
-    def count(rpc: str, code: str, seconds: float) -> None:
-        metrics.agent_requests.labels(rpc, code).inc()
-        metrics.agent_duration.labels(rpc, code).observe(seconds)
-
     agents = Agents(
         timeout_seconds=settings.agent_rpc_timeout_seconds,
         in_flight=settings.reconcile_concurrency,
         per_node=settings.calls_per_node,
-        on_call=count,
+        on_call=metrics.agent_call,
     )
     stack.push_async_callback(agents.close)
     return agents
@@ -206,8 +205,3 @@ def _open_wake_ups(settings: Settings, cache: Cache, stack: AsyncExitStack) -> t
     wake_ups.start()
     stack.push_async_callback(wake_ups.close)
     return wake_ups, publisher
-
-
-def _count_writes(store: Store, metrics: Metrics) -> None:
-    store.on_write = lambda category: metrics.store_writes.labels(category.strip("/")).inc()
-    store.on_conflict = lambda category: metrics.store_conflicts.labels(category.strip("/")).inc()

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-_OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|(AGENT|WORKLOAD|TEST)_.*)")
+_OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|NODE_ID|(AGENT|WORKLOAD|TEST)_.*)")
 """Read by the command line, the agent, workloads and tests."""
 _SERVICE_LINK = re.compile(r"FLEETBEAT_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 """What Kubernetes puts into every pod for a Service whose name begins with fleetbeat."""

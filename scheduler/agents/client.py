@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from scheduler.agents.channels import Channels, Peer
-from scheduler.agents.classify import MISSING, is_unreachable, meaning
+from scheduler.agents.classify import MISSING, NOT_NOW, is_unreachable, meaning
 from scheduler.agents.report import report_of
 from scheduler.agents.request import apply_request
 from scheduler.domain.errors import AgentRejected, AgentUnreachable
@@ -109,10 +109,13 @@ class Agents:
     async def logs(self, node: Node, workload_id: str, *, tail_bytes: int, follow: bool) -> AsyncIterator[bytes]:
         """Read the last output of a workload and, with follow, what comes, for an hour at most.
 
-        These streams do not take the places of orders: as many as per_node go to one node beside them.
+        These streams do not take the places of orders: as many as per_node go to one node
+        beside them, one more is refused.
         """
         peer = self._peer(node)
         request = fleetbeat_pb2.ReadLogsRequest(workload_id=workload_id, tail_bytes=tail_bytes, follow=follow)
+        if peer.streams.locked():
+            raise AgentRejected(f"as many readers as allowed follow logs of node {node.node_id}; try again", NOT_NOW)
         async with peer.streams:
             timeout = FOLLOW_SECONDS if follow else self._timeout
             call = peer.node_agent.ReadLogs(request, timeout=timeout, metadata=_metadata(node))
@@ -121,11 +124,13 @@ class Agents:
                     yield chunk.data
             except grpc.aio.AioRpcError as error:
                 raise meaning(error, node.node_id, "ReadLogs") from error
+            except asyncio.CancelledError:
+                _raise_if_cancelled(node)
             finally:
                 call.cancel()
 
-    async def forget(self, node_id: str) -> None:
-        """Close the channel of a node that is gone."""
+    def drop(self, node_id: str) -> None:
+        """Close the channel of a node that is gone, once the calls in flight have ended; returns at once."""
         self._channels.forget(node_id)
 
     async def close(self) -> None:
@@ -188,11 +193,8 @@ class Agents:
                 peer.breaker.answered()
             raise meaning(error, node.node_id, rpc) from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task and task.cancelling():
-                raise
-            # Not we were cancelled but the call, because its channel was closed under it.
-            raise AgentUnreachable(f"the channel to node {node.node_id} was closed") from None
+            _raise_if_cancelled(node)
+            raise
         else:
             code = grpc.StatusCode.OK
             peer.breaker.answered()
@@ -200,6 +202,13 @@ class Agents:
         finally:
             peer.breaker.abandoned()
             self._on_call(rpc, code.name, time.monotonic() - started)
+
+
+def _raise_if_cancelled(node: Node) -> None:
+    """Tell a call that ended because its channel was closed under it from a caller that was cancelled."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        raise AgentUnreachable(f"the channel to node {node.node_id} was closed") from None
 
 
 def _metadata(node: Node) -> tuple[tuple[str, str]]:

@@ -30,7 +30,7 @@ _ELSEWHERE = (
     ("FLEETBEAT_SERVER", "The front, host:port, that the command line talks to; several, comma-separated."),
     ("FLEETBEAT_DATA", "Data folder of the embedded cluster; `.fleetbeat` when not set."),
     ("FLEETBEAT_AGENT_*", "Read by the agent; `fleetbeat agent --help` lists them."),
-    ("FLEETBEAT_WORKLOAD_*", "Set by the agent in the environment of a workload; never read by the control plane."),
+    ("FLEETBEAT_WORKLOAD_*, FLEETBEAT_NODE_ID", "Set by the agent in a workload's environment; not read here."),
     ("FLEETBEAT_TEST_*", "Read by tests."),
 )
 

@@ -150,7 +150,7 @@ async def explain(options: Options, workload_id: str) -> None:
         rows = [(r.filter, str(r.nodes), r.example) for r in answer.rejections]
         parts += ["", show.Table(("FILTER", "NODES", "EXAMPLE"), rows)]
     if answer.HasField("nearest"):
-        parts += ["", f"nearest: {answer.nearest.node_id} lacks {answer.nearest.missing}"]
+        parts += ["", f"nearest: {answer.nearest.node_id} {answer.nearest.missing}"]
     show.write(options.output, show.plain(answer), *parts)
 
 

@@ -120,5 +120,5 @@ async def _each(options: Options, ids: Sequence[str], act: Callable[[str], Await
     await asyncio.gather(*map(one, ids))
     rows = [(i, results[i]) for i in ids if i in results]
     data = [{"workload_id": i, "result": results.get(i, ""), "error": failures.get(i, "")} for i in ids]
-    show.write(options.output, {"workloads": data}, show.Table(("ID", "RESULT"), rows) if rows else "")
+    show.write(options.output, {"workloads": data}, *([show.Table(("ID", "RESULT"), rows)] if rows else []))
     return 1 if failures else 0

@@ -19,6 +19,9 @@ from typing import Protocol
 from scheduler.domain.node import Node
 from scheduler.domain.record import utc
 
+CLOCK_TOLERANCE_SECONDS = 1.0
+"""How far the clock of a front may be ahead of Redis's and its word still be taken."""
+
 
 class HeardAt(Protocol):
     """When a node was last heard."""
@@ -149,12 +152,14 @@ def _silence(node: Node, log: PulseLog, stretch: Listening) -> float:
     """Silence ends at the last proof of listening, so a front that stalls or dies makes nobody silent.
 
     A pulse from the future proves nothing (the clock was set back). A node that registered or
-    was heard again, but whose pulse has not been written yet, counts from that moment.
+    was heard again, but whose pulse has not been written yet, counts from that moment; its
+    record carries another clock's time, which is only believed while it is near ours.
     """
     pulse = log.pulses.get(node.node_id)
     heard = pulse.at if pulse and pulse.at <= log.now else stretch.start
-    if node.is_ready and node.status_updated_at:
-        heard = max(heard, min(node.status_updated_at.timestamp(), log.now))
+    since = node.status_updated_at.timestamp() if node.is_ready and node.status_updated_at else 0.0
+    if since <= log.now + CLOCK_TOLERANCE_SECONDS:
+        heard = max(heard, min(since, log.now))
     return max(0.0, stretch.end - max(heard, stretch.start))
 
 

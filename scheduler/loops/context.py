@@ -14,7 +14,8 @@ from scheduler.convergence.liveness import PulseLog
 from scheduler.loops.index import FleetIndex
 from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
-from scheduler.store.cache import Cache
+from scheduler.store.cache import Cache, Change
+from scheduler.store.keys import NODES
 from scheduler.store.placements import Placer
 from scheduler.store.store import Store
 from scheduler.store.write import Guard
@@ -86,8 +87,14 @@ class LoopContext:
     index: FleetIndex = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the cache."""
+        """Index the cache, and let go of the channels of nodes that are gone."""
         self.index = FleetIndex(self.cache)
+        self.cache.subscribe(self._drop_gone)
+
+    def _drop_gone(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.table is NODES and change.after.record is None:
+                self.agents.drop(change.id)
 
     @cached_property
     def policy(self) -> Policy:

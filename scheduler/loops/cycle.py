@@ -131,7 +131,7 @@ def _out_of_step(cache: Cache, generation: int) -> str:
 
 
 def _cut(context: LoopContext, message: CycleMessage, nodes: Sequence[str]) -> list[CycleMessage]:
-    """Cut a cycle into chunks: nodes by the dozen, and one for the workloads without a node."""
+    """Cut a cycle into chunks: batches of nodes, and one for the workloads without a node."""
     size = context.settings.chunk_nodes
     pieces: list[Sequence[str]] = [nodes[i : i + size] for i in range(0, len(nodes), size)]
     if len(pieces) > 1:
@@ -173,6 +173,7 @@ async def _holding(parts: CycleParts, cycle: Cycle) -> AsyncIterator[None]:
         yield
     finally:
         keeper.cancel()
+        await asyncio.wait([keeper])
 
 
 async def _attempt(context: LoopContext, work: Awaitable[str]) -> str:

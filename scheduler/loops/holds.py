@@ -25,7 +25,7 @@ class Holds:
         self._ctx = ctx
         self._brake: Brake | None = None
         self._pulses: PulseLog | None = None
-        self._asked = False
+        self._asked_for: list[str] | None = None
         self._reading = asyncio.Lock()
 
     async def reason(self, node: Node) -> str:
@@ -39,8 +39,8 @@ class Holds:
         if node.node_id in self._brake.held:
             return self._brake.reason
         pulses = await self._read(node)
-        if pulses is None:
-            return "telemetry is away, so the node's silence cannot be confirmed"
+        if pulses is None or node.node_id not in (self._asked_for or ()):
+            return "the node's silence could not be looked up"
         settings = self._ctx.settings
         needed = settings.node_lease_seconds + settings.node_grace_seconds
         silent = silence_seconds(node, pulses, slack_of(settings.node_lease_seconds))
@@ -48,13 +48,13 @@ class Holds:
 
     async def _read(self, node: Node) -> PulseLog | None:
         async with self._reading:
-            if not self._asked:
+            if self._asked_for is None:
                 lost = [n.node_id for n in shard_nodes(self._ctx, node.node_id) if not n.is_ready]
                 try:
                     self._pulses = await self._ctx.pulses.read(lost)
                 except TelemetryUnavailable as error:
                     log.warning("moves are held: pulses cannot be read", error=str(error))
-                self._asked = True
+                self._asked_for = lost
         return self._pulses
 
 

@@ -6,6 +6,7 @@ anything. An idle cycle reads nothing, writes nothing and calls no agent that re
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -59,14 +60,22 @@ async def run(
 
 
 async def reconcile_workload(ctx: LoopContext, workload_id: str, guards: Guards) -> str:
-    """Take the next steps on one workload now; return what they were."""
-    holds = Holds(ctx)
-    done = [await settle_tombstone(ctx, node_id, workload_id, guards) for node_id in ctx.index.owed_for(workload_id)]
-    done += await _steps(ctx, workload_id, guards, holds)
+    """Take the next steps on one workload now; return what they were. Raises Fenced, StoreUnavailable."""
+    done: list[Done] = []
+    try:
+        for node_id in ctx.index.owed_for(workload_id):
+            done.append(await settle_tombstone(ctx, node_id, workload_id, guards))  # noqa: PERF401 - keeps what was done
+        done += await _steps(ctx, workload_id, guards, Holds(ctx))
+    except (Fenced, StoreUnavailable):
+        raise
+    except FleetbeatError as error:
+        log.warning("a look failed", id=workload_id, reason=error.reason, error=str(error))
+        done.append(Done(error.reason, success=False))
     return " ".join(one.what if one.success else f"{one.what}:failed" for one in done)
 
 
 async def _look_at_node(this: _Pass, node_id: str) -> None:
+    await asyncio.sleep(0)  # a node that is as it should be costs no other await, and others want their turn
     ctx = this.ctx
     node = ctx.cache.get(NODES, node_id).record
     urgent: set[str] = set()
