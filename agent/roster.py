@@ -15,6 +15,7 @@ from agent.actions import Action
 from agent.records import Order, Record
 from agent.shelf import MAX_DELETED, Deleted
 from agent.steps import is_on_its_way, is_same
+from agent.unbroken import to_the_end
 from agent.workload import Parts, Workload
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,8 @@ class Roster:
         self._workloads: dict[str, Workload] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._deleted = OrderedDict(deleted)
+        self._remembering = asyncio.Lock()
+        """Saves of one file must not overtake each other."""
         self._closing = False
 
     def all(self) -> list[Workload]:
@@ -83,6 +86,9 @@ class Roster:
         The same order again changes nothing, unless the workload has failed or ended meanwhile. A newer
         epoch of the same order is taken and keeps what runs.
         """
+        return await to_the_end(self._apply(order))
+
+    async def _apply(self, order: Order) -> Taken:
         order = msgspec.structs.replace(order, refusal=self._parts.runtimes.refusal(order))
         while True:
             self._check(order)
@@ -136,6 +142,9 @@ class Roster:
         The delete is remembered first: an apply of the same or an older epoch, sent before and arriving after, is
         refused. Epoch 0 deletes whatever is here.
         """
+        return await to_the_end(self._delete(workload_id, epoch))
+
+    async def _delete(self, workload_id: str, epoch: int) -> Workload | None:
         workload = self.get(workload_id)
         if workload and 0 < epoch < workload.record.order.epoch:
             raise Superseded(
@@ -158,7 +167,8 @@ class Roster:
             return
         self._deleted[workload_id] = deleted = Deleted(epoch, int(time.time()))
         self._deleted.move_to_end(workload_id)
-        await self._parts.shelf.save_deleted(workload_id, deleted)
+        async with self._remembering:
+            await self._parts.shelf.save_deleted(workload_id, self._deleted.get(workload_id, deleted))
         while len(self._deleted) > MAX_DELETED:
             oldest, _ = self._deleted.popitem(last=False)
             await self._parts.shelf.forget_deleted(oldest)
@@ -176,7 +186,7 @@ class Roster:
         tasks = list(self._drivers.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *(w.saved() for w in self._workloads.values()), return_exceptions=True)
 
     def _new(self, order: Order) -> Workload:
         now = int(time.time())

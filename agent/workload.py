@@ -21,11 +21,13 @@ from agent.records import Code, ContainerSpec, CopyRef, Desired, Failure, Order,
 from agent.runtimes import Copy, Runtime, RuntimeAway, Runtimes, Seen, StartFailed, Trouble
 from agent.shelf import Shelf
 from agent.steps import Ended, Facts, Step, is_new_series, next_step, restart_delay
+from agent.unbroken import to_the_end
 
 log = structlog.get_logger(__name__)
 
 _FIRST_TROUBLE_SECONDS = 0.5
 _MAX_TROUBLE_SECONDS = 30.0
+_NOT_STARTED = "the agent ended before the workload was started"
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,14 @@ class Workload:
 
     async def save(self) -> None:
         """Bring the record to disk; saves never overtake each other."""
+        await to_the_end(self._save())
+
+    async def saved(self) -> None:
+        """Wait for a save that is under way."""
+        async with self._saving:
+            return
+
+    async def _save(self) -> None:
         async with self._saving:
             if not self.gone.is_set():
                 await self._parts.shelf.save(self.record)
@@ -183,7 +193,7 @@ class Workload:
         self.adopted.set()
         record = self.record
         if copy:
-            self.held = False
+            self.held = self.held and copy.revision != record.order.revision
             self._run_with(copy, "running; found again by a restarted agent")
         elif self.held:
             self._account_for_absence()
@@ -199,7 +209,7 @@ class Workload:
         elif record.process or record.state in (State.RUNNING, State.UNKNOWN):
             self._fail(Failure(Code.RUNTIME_ERROR, "process ended while the agent was away"))
         elif record.state is State.PENDING:
-            self._fail(Failure(Code.RUNTIME_ERROR, "the agent ended before the workload was started"))
+            self._fail(Failure(Code.RUNTIME_ERROR, _NOT_STARTED))
 
     async def _find(self) -> Copy | None:
         away: RuntimeAway | None = None
@@ -263,6 +273,7 @@ class Workload:
     def _run_with(self, copy: Copy, message: str) -> None:
         """Have this copy; it shows as running only while it is the one that is wanted."""
         self.copy = copy
+        self._renew = False
         self._started = time.monotonic()
         if next_step(self._facts()) is Step.WAIT:
             self._settle(State.RUNNING, message)
@@ -292,7 +303,11 @@ class Workload:
             self._settle(State.STOPPED, "stopped as the agent ended")
         elif order.refusal:
             self._fail(order.refusal)
-        elif not self.record.deleting:
+        elif self.record.deleting:
+            return
+        elif self.held:
+            self._fail(Failure(Code.RUNTIME_ERROR, _NOT_STARTED))
+        else:
             self._set(State.PENDING, "the former revision is stopped")
 
     async def _remove(self) -> None:
@@ -302,12 +317,15 @@ class Workload:
         for name in self.record.runtimes:
             await self._parts.runtimes.get(name).remove(workload_id)
         await asyncio.to_thread(self._parts.shelf.remove_work, workload_id)
-        async with self._saving:
-            await self._parts.shelf.forget(workload_id)
-            self.gone.set()
+        await to_the_end(self._forget())
         if self._action:
             self._action.end("completed")
         self._note()
+
+    async def _forget(self) -> None:
+        async with self._saving:
+            await self._parts.shelf.forget(self.record.order.id)
+            self.gone.set()
 
     async def _wait(self) -> None:
         """Wait until there is something to do: an order, a change of the copy, or a restart that is due."""

@@ -144,7 +144,7 @@ class ComposeRuntime:
                 raise RuntimeAway(f"docker compose stop: {error}") from None
 
         self._started.add(workload_id)
-        return ContainersCopy(workload_id, revision, self._watch, stop, self.name)
+        return ContainersCopy(workload_id, revision, self._watch, stop)
 
     async def _compose(
         self,

@@ -104,7 +104,7 @@ class ContainerRuntime:
             await self._engine.call(lambda client: _stop(client, self._name(workload_id), grace_seconds))
 
         self._started.add(workload_id)
-        return ContainersCopy(workload_id, revision, self._watch, stop, self.name)
+        return ContainersCopy(workload_id, revision, self._watch, stop)
 
     async def _remove_container(self, workload_id: str) -> None:
         await self._engine.call(lambda client: _remove(client, self._name(workload_id), self._identity.agent_id))

@@ -13,12 +13,10 @@ from agent.runtimes import Seen
 class ContainersCopy:
     """A copy that consists of one container, or of those of a compose project."""
 
-    def __init__(
-        self, workload_id: str, revision: str, watch: Watch, stop: Callable[[float], Awaitable[None]], source: str
-    ) -> None:
-        """Take a started copy; `stop` ends its containers, `source` names the runtime."""
+    def __init__(self, workload_id: str, revision: str, watch: Watch, stop: Callable[[float], Awaitable[None]]) -> None:
+        """Take a started copy; `stop` ends its containers."""
         self.revision = revision
-        self.facts = {"source": source}
+        self.facts: dict[str, str] = {}
         self._workload_id = workload_id
         self._watch = watch
         self._stop = stop

@@ -75,6 +75,7 @@ class Cgroups:
             wanted = [c for c in _CONTROLLERS if c in mount.controllers and c not in self._roots]
             root = mount.base / "fleetbeat" / agent_id
             if wanted and _make_root(mount, root, wanted):
+                _remove_empty(root)
                 self._roots.update(dict.fromkeys(wanted, (mount.unified, root)))
 
     def __contains__(self, controller: str) -> bool:
@@ -96,7 +97,7 @@ class Cgroups:
         name = f"{workload_id}.{secrets.token_hex(4)}"
         folders = tuple(dict.fromkeys(str(root / name) for _, root in self._roots.values()))
         for folder in folders:
-            pathlib.Path(folder).mkdir()
+            pathlib.Path(folder).mkdir(parents=True)
         try:
             for controller, (unified, root) in self._roots.items():
                 for file, value in _values(controller, limits, unified=unified):
@@ -143,6 +144,14 @@ def remove(folders: Iterable[str]) -> None:
             continue
         except OSError as error:  # a process of it is just ending: an empty group left behind does no harm
             log.info("cgroup_not_removed", group=folder, reason=str(error))
+
+
+def _remove_empty(root: pathlib.Path) -> None:
+    """Remove groups that an agent left which ended at a bad moment; the kernel keeps those with a process in them."""
+    for folder in root.iterdir():
+        if folder.is_dir():
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _values(controller: str, limits: Limits, *, unified: bool) -> list[tuple[str, str]]:

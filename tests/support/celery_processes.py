@@ -111,7 +111,6 @@ class Bench:
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "ETCD_ENDPOINTS": self.etcd.address,
             "FLEETBEAT_ETCD_PREFIX": self.prefix,
             "REDIS_ADDR": self.redis_server.address,
@@ -176,7 +175,9 @@ def bench(etcd: Server, redis_server: Server, prefix: str, folder: pathlib.Path,
         made.close()
 
 
-def a_cycle(slot: int, *, loop: str = "reconcile", shard: int = 0, term: int = 1, expires: float = 60.0) -> CycleMessage:
+def a_cycle(
+    slot: int, *, loop: str = "reconcile", shard: int = 0, term: int = 1, expires: float = 60.0
+) -> CycleMessage:
     """Make the message that opens a cycle on a map of generation 1; `expires`: seconds from now."""
     fields = {"loop": loop, "shard": shard, "slot": slot, "term": term, "generation": 1}
     return CycleMessage.model_validate(fields | {"expires": time.time() + expires})

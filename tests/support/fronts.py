@@ -88,8 +88,13 @@ class Rig:
 
     async def put(self, table: Table[Any], identifier: str, record: Record) -> None:
         """Store a record behind the front's back, and wait until it sees it."""
-        result = await self.parts.etcd.txn((), [Put(table.key(identifier), record.to_json())])
-        await self.parts.cache.wait_revision(result.revision, 5)
+        revision = await self.put_key(table.key(identifier), record.to_json())
+        await self.parts.cache.wait_revision(revision, 5)
+
+    async def put_key(self, key: str, value: bytes) -> int:
+        """Store any value behind the front's back; return the revision."""
+        result = await self.parts.etcd.txn((), [Put(key, value)])
+        return result.revision
 
     async def register(self, node_id: str = "n1", **capabilities: Any) -> pb.RegisterNodeResponse:
         """Register a node of 2 cores and 4 GB, unless told otherwise."""

@@ -153,7 +153,7 @@ class World:
         cycle = Cycle(1, self.slot, loop, shard, shards.generation)
         nodes = members_of(shard, self.cache.all(NODES), shards)
         fence = CycleFence(self.store, cycle)
-        done: dict[str, int] = await LOOPS[loop].run(self.ctx, cycle, nodes, unassigned=unassigned, fence=fence)  # type: ignore[attr-defined]
+        done: dict[str, int] = await LOOPS[loop].run(self.ctx, cycle, nodes, unassigned=unassigned, fence=fence)
         await self.settle()
         return done
 
@@ -215,9 +215,16 @@ class World:
 
 @asynccontextmanager
 async def world(
-    etcd: EtcdApi | None = None, *, shards: int = 1, timeout_seconds: float = 5.0, **settings: Any
+    etcd: EtcdApi | None = None,
+    *,
+    shards: int = 1,
+    timeout_seconds: float = 5.0,
+    agents: Any = None,
+    clock: Clock | None = None,
+    pulses: FakePulses | None = None,
+    **settings: Any,
 ) -> AsyncIterator[World]:
-    """Open a worker's parts over an etcd; 3 s lease, 5 s grace."""
+    """Open a worker's parts over an etcd; 3 s lease, 5 s grace. Several may share etcd, agents, clock and pulses."""
     defaults = {"heartbeat_interval_seconds": 1.0, "node_lease_seconds": 3.0, "node_grace_seconds": 5.0}
     store_etcd = etcd or MemoryEtcd()
     cache = Cache(store_etcd, WORKER_TABLES)
@@ -225,9 +232,10 @@ async def world(
     await ensure_shard_map(store, shards, "jump")
     await cache.start()
     await cache.ready(5)
-    clock = Clock()
-    agents = Agents(timeout_seconds=timeout_seconds)
-    pulses = FakePulses(clock)
+    clock = clock or Clock()
+    agents_given = agents
+    agents = agents or Agents(timeout_seconds=timeout_seconds)
+    pulses = pulses or FakePulses(clock)
     woken: list[tuple[str, str]] = []
     events: list[tuple[str, str, str]] = []
     results: list[tuple[str, bool]] = []
@@ -260,7 +268,8 @@ async def world(
     try:
         yield this
     finally:
-        await agents.close()
+        if agents_given is None:
+            await agents.close()
         for fake in this.fakes.values():
             await fake.stop()
         await cache.close()
