@@ -7,6 +7,7 @@ loop, return a few words.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import signals
@@ -49,6 +50,14 @@ def reconcile_workload(**message: Any) -> str:
 @signals.setup_logging.connect
 def _set_up_logs(**_signal: Any) -> None:
     set_up_logs(settings.log_level, settings.log_format)
+    if settings.log_level == "info":
+        # One line a task is enough: that it ended, and with which words.
+        logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+
+
+@signals.worker_process_init.connect
+def _warm_up(**_signal: Any) -> None:
+    runtime.of_this_process(app, settings).warm_up()
 
 
 @signals.worker_process_shutdown.connect  # a child of the pool

@@ -1,12 +1,13 @@
 """What a process that runs tasks keeps between them: an event loop, channels, caches.
 
-Opened by the first task, one a process: children of the pool must not share what another
-process opened. Building all this anew for each task would make a cycle four times as long.
+Opened by each process for itself: children of the pool must not share what another process
+opened. Building all this anew for each task would make a cycle four times as long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -41,6 +42,10 @@ class Runtime:
         self._thread = LoopThread("tasks")
         self._opening = asyncio.Lock()
         self._parts: WorkerParts | None = None
+
+    def warm_up(self) -> None:
+        """Begin to open what tasks need, so that the first one need not wait: it may take seconds."""
+        self._thread.start(self._warm_up())
 
     def open_cycle(self, message: CycleMessage) -> str:
         """Open a cycle."""
@@ -77,6 +82,10 @@ class Runtime:
             return await work(parts)
 
         return self._thread.call(run())
+
+    async def _warm_up(self) -> None:
+        with contextlib.suppress(StoreUnavailable, TimeoutError):  # the first task tries again
+            await self._open()
 
     async def _publish(self, messages: Sequence[CycleMessage]) -> None:
         await asyncio.to_thread(self._publisher.send, messages)

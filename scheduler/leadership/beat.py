@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from celery.beat import Scheduler
 
@@ -39,8 +38,9 @@ _log = logging.getLogger(__name__)
 class ElectedScheduler(Scheduler):
     """Sends the current slot of each loop to all shards, while elected. A subclass brings `open_parts`."""
 
-    open_parts: ClassVar[Callable[[Settings], Awaitable[BeatParts]]]
-    """Connects to etcd."""
+    async def open_parts(self, settings: Settings) -> BeatParts:
+        """Connect to etcd; called in another thread. Raises StoreUnavailable (and is called again), WrongCluster."""
+        raise NotImplementedError
 
     def setup_schedule(self) -> None:
         """Begin to stand for election; not called for the banner."""
@@ -53,7 +53,7 @@ class ElectedScheduler(Scheduler):
         self._publisher = Publisher(self.app)
         self._term = 0
         self._sent: dict[str, int] = {}
-        self._candidate: Candidate | None = Candidate(type(self).open_parts, settings)
+        self._candidate: Candidate | None = Candidate(self.open_parts, settings)
         self._candidate.start()
 
     def tick(self, *_args: Any, **_kwargs: Any) -> float:
@@ -105,7 +105,8 @@ class ElectedScheduler(Scheduler):
             return
         records = candidate.last_slots(list(self._grids))
         now = self.now()
-        self._sent = {loop: r.slot for loop, r in records.items() if r.slot == self._grids[loop].slot(now)}
+        # The predecessor's clock may have been a little ahead of ours.
+        self._sent = {loop: r.slot for loop, r in records.items() if 0 <= r.slot - self._grids[loop].slot(now) <= 1}
         self._term = lead.term
 
     def _send_due(self, candidate: Candidate, lead: Leadership, periodic: Periodic) -> bool:

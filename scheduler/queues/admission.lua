@@ -80,7 +80,9 @@ elseif op == 'finish_chunk' then
 elseif not is_current() then
   return 'stale'
 elseif op == 'renew' then
-  extend()
+  if number('ended') < number('chunks') then -- a renewal may arrive after the end
+    extend()
+  end
 elseif op == 'release' then
   redis.call('HSET', key, 'lease_until', 0)
 end

@@ -144,6 +144,7 @@ def _worker(settings: Settings) -> dict[str, Any]:
         # Children that are forked would inherit what gRPC holds in the parent, and hang.
         "worker_pool_start_method": "spawn",
         "worker_proc_alive_timeout": 30.0,  # a spawned child imports everything anew, also on a busy machine
+        "worker_lost_wait": 2.0,  # for so long, a child that died still counts as one that works
         "worker_consumer": "scheduler.queues.consumer:Consumer",
         "worker_send_task_events": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,  # it would kill the child with all its caches

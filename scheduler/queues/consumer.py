@@ -1,15 +1,22 @@
-"""The worker's consumer: reconnects within seconds, keeps no company with other workers, and never goes deaf."""
+"""The worker's consumer: reconnects within seconds, keeps no company with other workers, and never goes deaf.
+
+The type stubs are those of celery 5.5, which is why some lines tell mypy to look away.
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
-from celery.worker import consumer, state
+from celery.exceptions import CPendingDeprecationWarning
+from celery.worker import consumer, heartbeat, state
+from celery.worker.consumer import heart
 from kombu import Connection, Message
+from vine import promise
 
 from scheduler.queues.config import backlog
 from scheduler.queues.watchdog import Watchdog
@@ -19,18 +26,44 @@ _DEAF_MARGIN_SECONDS = 10.0
 _EXIT_CODE = 70  # EX_SOFTWARE
 
 
+class _Heartbeat(heartbeat.Heart):
+    def _send(self, event: str, retry: bool = False) -> Any:  # noqa: ARG002 - Celery's signature
+        # What cannot be sent is kept by the dispatcher, and sent after the next connection.
+        return super()._send(event, retry=False)  # type: ignore[misc]
+
+
+class Heart(heart.Heart):
+    """The step that sends heartbeats."""
+
+    def start(self, c: Any) -> None:
+        """Begin to send."""
+        c.heart = _Heartbeat(c.timer, c.event_dispatcher, self.heartbeat_interval)  # type: ignore[attr-defined]
+        c.heart.start()
+
+
 class Consumer(consumer.Consumer):
-    """Celery's consumer, changed in four things.
+    """Celery's consumer, changed in five things.
 
     * kombu's pauses between attempts to connect grow to 30 s: after an outage of 20 s a worker
       needed 17.6 s to come back. Capped at 2 s it needs 2.8 s.
     * At start, Celery asks all other workers which tasks were revoked, expired ones included,
       and listens to their events from then on (mingle, gossip): a second at each start, and
       traffic that grows with the square of the workers. Nothing here needs it.
-    * When the connection breaks while an acknowledgement is on its way, celery 5.7 closes the
-      connection twice, and the second time kombu's AttributeError ends the worker.
+    * When the connection breaks while an acknowledgement is on its way, the worker ends with an
+      AttributeError: celery 5.7 closes the connection twice, or sends the acknowledgement
+      through the closed one. Both are forgiven; Redis gives the message to somebody again.
+    * Its heartbeats to Flower are tried again until they succeed, in the main thread: while the
+      broker is away, the worker neither reconnects in its own way nor obeys SIGTERM.
     * A watchdog ends the worker when it consumes nothing although messages wait for it.
     """
+
+    class Blueprint(consumer.Consumer.Blueprint):  # type: ignore[misc, valid-type]
+        """The steps of the consumer."""
+
+        default_steps: ClassVar[list[str]] = [
+            step.replace("celery.worker.consumer.heart:", f"{__name__}:")
+            for step in consumer.Consumer.Blueprint.default_steps
+        ]
 
     def __init__(self, *args: Any, worker_options: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Take what Celery passes."""
@@ -52,7 +85,17 @@ class Consumer(consumer.Consumer):
         connection: Any = self.connection
         if connection:
             connection.close = functools.partial(_close_anyway, connection.close)
-        super().on_connection_error_after_connected(exc)
+        with warnings.catch_warnings():
+            # Celery explains at each loss that running tasks are not cancelled by default. They are not, on purpose.
+            warnings.simplefilter("ignore", CPendingDeprecationWarning)
+            super().on_connection_error_after_connected(exc)
+
+    def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
+        """Acknowledge or reject a message in the event loop, unless its connection is gone."""
+        hub: Any = getattr(self, "hub", None)
+        if not hub:
+            return super().call_soon_ack(p, *args, **kwargs)  # type: ignore[misc]
+        return hub.call_soon(promise(p, args, kwargs, on_error=_forgive_closed))
 
     def on_ready(self) -> None:
         """Start the watchdog once the worker consumes."""
@@ -75,6 +118,13 @@ class Consumer(consumer.Consumer):
             return 0
         with self.app.connection_for_read() as connection:
             return sum(backlog(connection.channel(), queues))
+
+
+def _forgive_closed(*details: Any) -> None:
+    error = details[-1]
+    if not isinstance(error, AttributeError):
+        raise error
+    _log.info("a message was not acknowledged, its connection is gone: %r", error)
 
 
 def _close_anyway(close: Callable[[], None]) -> None:

@@ -56,4 +56,6 @@ def _renderers(form: str) -> list[Processor]:
     shared: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if form == "json":
         return [*shared, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [*shared, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    # Not the default formatter of tracebacks: it prints local variables, and with them passwords.
+    plain = structlog.dev.plain_traceback
+    return [*shared, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]

@@ -99,8 +99,18 @@ def leader_and_follower(table: Bench, **env: str) -> tuple[Process, Process]:
 
 
 def assert_each_slot_once(sent: list[Sent]) -> None:
-    """No (slot, shard) twice, in one term or across terms."""
+    """No slot goes to a shard twice, not even by two leaders."""
     assert len({(m.slot, m.shard) for m in sent}) == len(sent)
+
+
+def assert_handed_over(sent: list[Sent]) -> None:
+    """Each slot once a term; the successor repeats at most the one slot whose record its predecessor could not write.
+
+    Workers drop that repetition: see test_B2 of the admission.
+    """
+    assert len({(m.slot, m.shard, m.term) for m in sent}) == len(sent)
+    old, new = ({m.slot for m in sent if m.term == term} for term in sorted({m.term for m in sent}))
+    assert min(new) >= max(old)
 
 
 def test_of_two_beats_one_sends(table: Bench, queues: Queues) -> None:
@@ -132,7 +142,7 @@ def test_a_terminated_leader_hands_over_at_once(table: Bench, queues: Queues) ->
     assert "Traceback" not in first.text()
 
 
-def test_B5_a_killed_leader_is_replaced_within_its_lease(table: Bench, queues: Queues) -> None:  # noqa: N802
+def test_B5_a_killed_leader_is_replaced_within_its_lease(table: Bench, queues: Queues) -> None:
     """Slots that passed in the gap are not sent afterwards; the one at hand is sent once."""
     first, _ = leader_and_follower(table)
     wait_for(queues.reconcile)
@@ -141,13 +151,13 @@ def test_B5_a_killed_leader_is_replaced_within_its_lease(table: Bench, queues: Q
     wait_for(lambda: len(queues.terms()) == 2, seconds=15)
     time.sleep(1)
     sent = queues.reconcile()
-    assert_each_slot_once(sent)
+    assert_handed_over(sent)
     successors = [m for m in sent if m.term == max(queues.terms())]
     assert min(m.slot for m in successors) >= int(killed - 0.25)
     assert all(m.slot + 1.25 >= killed for m in successors)
 
 
-def test_B4_a_leader_that_slept_through_its_lease_sends_nothing(table: Bench, queues: Queues) -> None:  # noqa: N802
+def test_B4_a_leader_that_slept_through_its_lease_sends_nothing(table: Bench, queues: Queues) -> None:
     """SIGSTOP, another leads, SIGCONT: no message of the old term appears any more."""
     first, second = leader_and_follower(table)
     wait_for(queues.reconcile)
@@ -160,12 +170,10 @@ def test_B4_a_leader_that_slept_through_its_lease_sends_nothing(table: Bench, qu
     first.says("no longer leading")
     wait_for(lambda: len({m.slot for m in queues.reconcile() if m.term > old}) >= 3)
     assert [m for m in queues.drain() if m.term == old] == before
-    assert_each_slot_once(queues.reconcile())
+    assert_handed_over(queues.reconcile())
 
 
-def test_K1_a_leader_cut_off_from_etcd_stops_within_its_lease(  # noqa: N802
-    table: Bench, queues: Queues
-) -> None:
+def test_K1_a_leader_cut_off_from_etcd_stops_within_its_lease(table: Bench, queues: Queues) -> None:
     """Half-open TCP: nothing comes back, nothing is reset. The other takes over; the terms never mix."""
     with proxied(table.etcd) as proxy:
         first = beat(table, ETCD_ENDPOINTS=proxy.address)
@@ -179,15 +187,11 @@ def test_K1_a_leader_cut_off_from_etcd_stops_within_its_lease(  # noqa: N802
         wait_for(lambda: len(queues.terms()) == 2)
         wait_for(lambda: len({m.slot for m in queues.reconcile() if m.term == max(queues.terms())}) >= 3)
         assert len(queues.terms()) == 2
-        terms_in_order = [m.term for m in sorted(queues.reconcile(), key=lambda m: m.slot)]
-        assert terms_in_order == sorted(terms_in_order)
-        assert_each_slot_once(queues.reconcile())
+        assert_handed_over(queues.reconcile())
         proxy.mute = False
 
 
-def test_B8_a_beat_without_a_broker_lives_on_and_sends_when_it_is_back(  # noqa: N802
-    table: Bench, tmp_path: pathlib.Path
-) -> None:
+def test_B8_a_beat_without_a_broker_lives_on_and_sends_when_it_is_back(table: Bench, tmp_path: pathlib.Path) -> None:
     """Missed slots are not sent afterwards, and the log is not flooded."""
     broker = servers.redis(tmp_path / "broker")
     one = beat(table, REDIS_ADDR=broker.address)
@@ -224,7 +228,15 @@ def test_a_beat_without_etcd_waits_and_stops_when_told(table: Bench, queues: Que
 def test_beats_answer_a_ping_leader_or_not(table: Bench) -> None:
     """The probe of a supervisor."""
     leader_and_follower(table)
-    command = [str(pathlib.Path(sys.executable).with_name("celery")), "-A", "tasks", "inspect", "ping", "--timeout", "2"]
+    command = [
+        str(pathlib.Path(sys.executable).with_name("celery")),
+        "-A",
+        "tasks",
+        "inspect",
+        "ping",
+        "--timeout",
+        "2",
+    ]
     answer = subprocess.run(command, env=table.env, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert answer.stdout.count("celerybeat@") == 2
     assert answer.returncode == 0

@@ -161,6 +161,14 @@ async def test_a_cycle_that_is_renewed_keeps_its_shard(admission: Admission, sha
         await asyncio.sleep(0.05)
 
 
+async def test_a_renewal_that_arrives_after_the_end_does_not_hold_the_shard(admission: Admission, shard: int) -> None:
+    """It was on its way when the last chunk ended."""
+    one = cycle(shard, 10)
+    await run_whole(admission, one)
+    await admission.renew(one)
+    assert await admission.admit_cycle(cycle(shard, 11), 1, LEASE) is Verdict.OK
+
+
 async def test_a_cycle_whose_chunks_could_not_be_sent_gives_the_shard_back(admission: Admission, shard: int) -> None:
     """The next slot need not wait for the lease."""
     one = cycle(shard, 10)

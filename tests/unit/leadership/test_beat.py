@@ -208,7 +208,7 @@ def test_loops_of_one_period_do_not_begin_together(beat: Beat) -> None:
     assert begins["monitor_nodes"] != begins["reconcile"]
 
 
-@pytest.mark.parametrize(("age", "expected"), [(0, []), (1, [0]), (1000, [0])])
+@pytest.mark.parametrize(("age", "expected"), [(-1, []), (0, []), (1, [0]), (1000, [0])])
 def test_B5_after_a_takeover_due_cycles_are_sent_once_and_missed_ones_never(
     beat_class: type[Beat], age: int, expected: list[int]
 ) -> None:
