@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.support import servers
+from tests.support import beds, servers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that was skipped for want of a bed which is required here; its marks name the beds it needs."""
+    report = yield
+    needs = {mark.name for mark in item.iter_markers()} & beds.REQUIRED
+    if report.skipped and needs and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"the test bed {', '.join(needs)} is required here; skipped: {report.longreprtext}"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -105,7 +105,7 @@ class Child:
             await self._pause(wait)
         self.state = "ended"
 
-    async def stop(self, grace_seconds: float | None = None) -> None:
+    async def stop(self) -> None:
         """Ask the child to end, insist after its grace, and return once it is reaped. The caller awaits `run`."""
         self._stopping.set()
         self.state = "stopping"
@@ -114,7 +114,7 @@ class Child:
         process = self._process
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.spec.grace_seconds if grace_seconds is None else grace_seconds):
+            async with asyncio.timeout(self.spec.grace_seconds):
                 await processes.exited(process.pid)
                 return
         self._say(f"{self.name} does not end; killing it")
@@ -146,6 +146,7 @@ class Child:
             subject = self._spawn()
         except OSError as error:
             return f"could not be started ({error})"
+        self._on_change()
         proving = asyncio.create_task(self._prove(subject))
         try:
             await processes.exited(subject.pid)
@@ -168,7 +169,6 @@ class Child:
                 env=self._environment,
                 start_new_session=True,
             )
-        self._on_change()
         return Subject(self._process.pid, path, start)
 
     def _reap(self) -> str:

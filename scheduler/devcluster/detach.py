@@ -9,7 +9,7 @@ import time
 import click
 
 from scheduler.devcluster.binaries import CannotStart
-from scheduler.devcluster.display import command_name, data_flag
+from scheduler.devcluster.display import command_name
 from scheduler.devcluster.folder import Folder
 from scheduler.devcluster.wanted import Wanted
 
@@ -44,7 +44,7 @@ def start_detached(wanted: Wanted) -> None:
     if process.poll() is not None:
         raise CannotStart(told.replace("Error: ", "").strip())
     click.echo(told, nl=False)
-    click.echo(f"it runs in the background; stop it with: {command_name()} {data_flag(folder)}down")
+    click.echo(f"it runs in the background; stop it with: {command_name()} {folder.flag}down")
 
 
 def _await_ready(folder: Folder, process: subprocess.Popen[bytes]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler.devcluster.data_option import DEFAULT_FOLDER
 from scheduler.devcluster.folder import Folder
 from scheduler.devcluster.plan import Site
 from scheduler.devcluster.status import ClusterStatus, ShardLine
@@ -81,12 +79,7 @@ def _places(site: Site) -> list[tuple[str, str]]:
 
 def next_command(folder: Folder) -> str:
     """Return a command to try, as it must be typed in another terminal of this directory."""
-    return f"{command_name()} {data_flag(folder)}{_EXAMPLE}"
-
-
-def data_flag(folder: Folder) -> str:
-    """Return the --data flag that leads to the folder; blank for the default."""
-    return "" if folder.shown == DEFAULT_FOLDER else f"--data {shlex.quote(folder.shown)} "
+    return f"{command_name()} {folder.flag}{_EXAMPLE}"
 
 
 def command_name() -> str:
@@ -144,7 +137,7 @@ class LiveDisplay:
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
         from rich.live import Live  # noqa: PLC0415
 
-        self._live = Live(console=Console(highlight=False), auto_refresh=False)
+        self._live = Live(console=Console(highlight=False), auto_refresh=False, transient=True)
         self._live.start()
 
     def say(self, text: str) -> None:

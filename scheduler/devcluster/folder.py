@@ -15,11 +15,13 @@ import fcntl
 import json
 import os
 import pathlib
+import shlex
 import shutil
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from scheduler.devcluster.binaries import CannotStart
+from scheduler.devcluster.data_option import DEFAULT_FOLDER
 from scheduler.devcluster.processes import Known, known
 
 _LOG_BYTES_MAX = 8 * 1024 * 1024
@@ -44,6 +46,11 @@ class Folder:
         self.shown = str(root)
         self.root = root.absolute()
         self._lock: int | None = None
+
+    @property
+    def flag(self) -> str:
+        """The --data flag that leads to the folder, and a space; blank for the default."""
+        return "" if self.shown == DEFAULT_FOLDER else f"--data {shlex.quote(self.shown)} "
 
     def create(self) -> None:
         """Make the folder, readable by its owner only."""
@@ -75,7 +82,7 @@ class Folder:
             by = f" (pid {holder.pid})" if holder else ""
             raise CannotStart(
                 f"{self.shown} is in use by a running cluster{by}; "
-                f"stop it with: fleetbeat down --data {self.shown}, or choose another folder with --data"
+                f"stop it with: fleetbeat {self.flag}down, or choose another folder with --data"
             ) from None
         os.ftruncate(descriptor, 0)
         me = known(os.getpid())

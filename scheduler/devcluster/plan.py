@@ -34,7 +34,7 @@ FAST_SETTINGS: Mapping[str, str] = {
 _NOT_HANDED_ON = (
     "FLEETBEAT_SERVER", "FLEETBEAT_DATA", "FLEETBEAT_BROKER_URL", "FLEETBEAT_FRONT_ID", "FLEETBEAT_ETCD_PREFIX",
     "FLEETBEAT_ETCD_USER", "FLEETBEAT_ETCD_PASSWORD", "FLEETBEAT_ETCD_CA", "FLEETBEAT_ETCD_CERT", "FLEETBEAT_ETCD_KEY",
-    "REDIS_PASSWORD", "REDIS_DB", "SCHEDULER_AGENT_TLS_ENABLED",
+    "FLEETBEAT_CLUSTER_ID", "REDIS_PASSWORD", "REDIS_DB", "SCHEDULER_AGENT_TLS_ENABLED",
 )  # fmt: skip
 """Settings that lead to some other cluster."""
 
@@ -181,6 +181,7 @@ def _front(site: Site, name: str) -> ChildSpec:
         "GRPC_PORT": str(site.ports[name]),
         "METRICS_PORT": str(metrics),
         "FLEETBEAT_FRONT_ID": name,
+        "FLEETBEAT_FLOWER_URL": site.url("flower"),
     }
     works = probes.all_work(probes.http_works(metrics, "/readyz"), probes.listens(site.ports[name]))
     return ChildSpec(name, CONTROL, (*_FLEETBEAT, "front"), works, settings)
@@ -190,6 +191,12 @@ def _worker(shard: int, replica: int) -> ChildSpec:
     name = f"shard-{shard}-{chr(ord('a') + replica)}"
     command = (*_CELERY, "worker", "-Q", f"shard-{shard}", "-n", f"{name}@%h")
     return ChildSpec(name, CONTROL, command, probes.log_says(b" ready."), grace_seconds=20)
+
+
+def shard_of(name: str) -> int | None:
+    """Return the shard that a child works for; None when it is no worker."""
+    word, _, rest = name.partition("-")
+    return int(rest.partition("-")[0]) if word == "shard" else None
 
 
 def _beat() -> ChildSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 
 from scheduler.devcluster import probes
 from scheduler.devcluster.binaries import CannotStart, find_etcd, find_redis
@@ -22,6 +23,10 @@ _DOCKER_SOCKET = "/var/run/docker.sock"
 
 def run(wanted: Wanted) -> None:
     """Run the cluster until it is told to stop; raises CannotStart."""
+    if sys.platform != "linux":
+        raise CannotStart(
+            "the embedded cluster needs Linux; on other systems run it in a container or a virtual machine"
+        )
     folder = Folder(wanted.data)
     folder.create()
     folder.lock()

@@ -18,7 +18,7 @@ from scheduler.devcluster import processes
 from scheduler.devcluster.binaries import CannotStart, etcd_warning
 from scheduler.devcluster.child import Child
 from scheduler.devcluster.display import Display, Snapshot
-from scheduler.devcluster.plan import AGENTS, CONTROL, SERVERS, ChildSpec, Site, addresses
+from scheduler.devcluster.plan import AGENTS, CONTROL, SERVERS, ChildSpec, Site, addresses, shard_of
 from scheduler.devcluster.status import ClusterStatus, StatusReader
 
 _START_SECONDS = 60.0
@@ -65,9 +65,10 @@ class Supervisor:
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        handlers: dict[int, Callable[[], None]] = dict.fromkeys(
-            (signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._on_signal
-        )
+        ends = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup
+            ends.remove(signal.SIGHUP)
+        handlers: dict[int, Callable[[], None]] = dict.fromkeys(ends, self._on_signal)
         handlers[signal.SIGCHLD] = self._reap_orphans
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
@@ -145,17 +146,28 @@ class Supervisor:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
     async def _converges(self, reader: StatusReader, deadline: float) -> None:
-        """Wait until there is a leader and every agent of ours is a ready node."""
+        """Wait until there is a leader, every agent of ours is a ready node and every shard was looked at."""
+        began = time.monotonic()
         while True:
             self._raise_failures()
             self._status = await reader.read() or ClusterStatus()
-            expected = sum(child.state != "held" for child in self._stage(AGENTS))
-            if self._status.leader and self._status.nodes_ready >= expected:
+            if not (missing := self._missing(time.monotonic() - began)):
                 return
             if time.monotonic() > deadline:
-                what = f"{self._status.nodes_ready} of {expected} nodes ready, leader: {self._status.leader or 'none'}"
-                raise self._cannot_start(f"after {_START_SECONDS:g} s: {what}", [self._children[-1]])
+                raise self._cannot_start(f"after {_START_SECONDS:g} s: {missing}", self._stage(CONTROL))
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
+
+    def _missing(self, seconds: float) -> str:
+        """Say what is missing until the cluster is ready; blank: nothing. `seconds`: since all children work."""
+        status = self._status
+        agents = sum(child.state != "held" for child in self._stage(AGENTS))
+        driven = {shard_of(child.name) for child in self._stage(CONTROL) if child.state != "held"}
+        late = [s.shard for s in status.shards if s.shard in driven and not 0 <= s.reconciled_seconds_ago <= seconds]
+        if not status.leader:
+            return "no beat leads"
+        if status.nodes_ready < agents:
+            return f"{status.nodes_ready} of {agents} nodes are ready"
+        return f"shards {late} were not reconciled" if late else ""
 
     def _raise_failures(self) -> None:
         for task in self._runs.values():
@@ -180,11 +192,12 @@ class Supervisor:
         for stage in (AGENTS, CONTROL, SERVERS):
             children = [child for child in self._stage(stage) if child in self._runs]
             await asyncio.gather(*(child.stop() for child in children))
-            await asyncio.gather(*(self._runs[child] for child in children))
+            await asyncio.gather(*(self._runs[child] for child in children), return_exceptions=True)
         hurrying.cancel()
         if swept := await processes.sweep():
             self._display.say(f"killed {swept} processes that were left")
         self._display.say("stopped")
+        self._raise_failures()
 
     async def _hurry(self) -> None:
         await self._told_to_hurry.wait()

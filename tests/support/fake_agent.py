@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - gRPC names its methods
 """An agent for tests: a real gRPC server on loopback whose node is a dictionary.
 
 It keeps the rules of the project's own agent (epochs, deletes that win, the node's id) unless

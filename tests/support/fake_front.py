@@ -52,14 +52,14 @@ class FakeFront(control_pb2_grpc.AgentControlServicer):
         if self._server:
             await self._server.stop(0)
 
-    async def RegisterNode(self, request: pb.RegisterNodeRequest, _context: Any) -> pb.RegisterNodeResponse:  # noqa: N802
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, _context: Any) -> pb.RegisterNodeResponse:
         """Take a registration."""
         await self._hang()
         self.registrations.append(request)
         self.known = True
         return pb.RegisterNodeResponse(accepted=self.accepts, reason="no room", heartbeat_interval_ms=self.interval_ms)
 
-    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:  # noqa: N802
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Take a heartbeat."""
         await self._hang()
         if not self.known:

@@ -79,9 +79,10 @@ class Server:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP the child."""
+        """SIGSTOP the child, and wait until all its threads stand still."""
         assert self.process
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT the child."""

@@ -96,9 +96,7 @@ async def front(port: int) -> None:
     from scheduler.pb import fleetbeat_pb2, fleetbeat_pb2_grpc  # noqa: PLC0415
 
     class Fleet(fleetbeat_pb2_grpc.FleetServicer):
-        async def GetClusterStatus(  # noqa: N802 - the wire's name
-            self, _request: object, _context: object
-        ) -> fleetbeat_pb2.GetClusterStatusResponse:
+        async def GetClusterStatus(self, _request: object, _context: object) -> fleetbeat_pb2.GetClusterStatusResponse:
             answer = fleetbeat_pb2.GetClusterStatusResponse(cluster_id="stand-in", shard_count=2)
             answer.leader.instance_id = "beat@here"
             answer.summary.total_nodes = answer.summary.ready_nodes = 1

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Calls to agents over real gRPC."""
 
 from __future__ import annotations

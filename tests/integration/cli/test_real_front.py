@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The command line against a real front over a real etcd and Redis: the two agree on the wire."""
 
 from __future__ import annotations

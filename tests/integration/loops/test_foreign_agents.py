@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Agents of the reference system: no epochs, no revisions in reports, no memory of deletes."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The node monitor."""
 
 from __future__ import annotations

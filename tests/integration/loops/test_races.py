@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Two at once: what users, workers, fronts and agents may do to each other's work."""
 
 from __future__ import annotations

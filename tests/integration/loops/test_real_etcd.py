@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The loops over a real etcd: one life of a workload."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The reconcile loop with real agents' gRPC servers: what users see of it."""
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ async def fleet(etcd_server: Server, etcd_prefix: str) -> AsyncIterator[Fleet]:
         await client.close()
 
 
-async def test_scenario_C1_fifty_submitters_never_oversubscribe_few_nodes(fleet: Fleet) -> None:  # noqa: N802
+async def test_scenario_C1_fifty_submitters_never_oversubscribe_few_nodes(fleet: Fleet) -> None:
     """Three nodes with room for 45 of 50: 45 are placed, five say why not, and no revision shows more."""
     await put_nodes(fleet.store, (node(f"n-{i}", total_cpu=1.5) for i in range(3)))
     ids = await fleet.create(50)
@@ -80,7 +80,7 @@ async def test_scenario_C1_fifty_submitters_never_oversubscribe_few_nodes(fleet:
     assert await fleet.check() >= 50 + 45
 
 
-async def test_scenario_C3_placers_movers_and_deleters_at_once(fleet: Fleet) -> None:  # noqa: N802
+async def test_scenario_C3_placers_movers_and_deleters_at_once(fleet: Fleet) -> None:
     """Whatever they do to each other, status, assignment and ledgers agree at every revision."""
     chance = random.Random(7)  # noqa: S311
     await put_nodes(fleet.store, (node(f"n-{i}", total_cpu=0.6) for i in range(4)))
@@ -114,7 +114,7 @@ async def test_scenario_C3_placers_movers_and_deleters_at_once(fleet: Fleet) -> 
     assert {s.previous_node for s in (await records(fleet.etcds[0], STATUSES)).values()} - {""}
 
 
-async def test_F58_ten_at_once_from_five_processes_split_five_and_five(fleet: Fleet) -> None:  # noqa: N802
+async def test_F58_ten_at_once_from_five_processes_split_five_and_five(fleet: Fleet) -> None:
     """Before any heartbeat, and although no placer sees the others' choices."""
     await put_nodes(fleet.store, (node("n-1"), node("n-2")))
     ids = await fleet.create(10)
@@ -123,7 +123,7 @@ async def test_F58_ten_at_once_from_five_processes_split_five_and_five(fleet: Fl
     await fleet.check()
 
 
-async def test_F51_a_node_change_is_visible_to_placement_without_a_scan(fleet: Fleet) -> None:  # noqa: N802
+async def test_F51_a_node_change_is_visible_to_placement_without_a_scan(fleet: Fleet) -> None:
     """By the watch, in every process."""
     await put_workload(fleet.store, spec())
     await put_nodes(fleet.store, [node("n-1")])
@@ -141,7 +141,7 @@ async def until_explained_as(placer: Placer, expected: type[Placed | Explanation
             await asyncio.sleep(0.005)
 
 
-async def test_F59_a_release_is_visible_at_once(fleet: Fleet) -> None:  # noqa: N802
+async def test_F59_a_release_is_visible_at_once(fleet: Fleet) -> None:
     """A commitment has no time to live: it ends with its workload, and the room is there for the next."""
     await put_nodes(fleet.store, [node("n-1")])
     await fleet.create(2, cpu=2)
@@ -155,7 +155,7 @@ async def test_F59_a_release_is_visible_at_once(fleet: Fleet) -> None:  # noqa: 
     await fleet.check()
 
 
-async def test_scenario_C5_placements_under_which_etcd_dies_are_whole_or_not_there(tmp_path: Path) -> None:  # noqa: N802
+async def test_scenario_C5_placements_under_which_etcd_dies_are_whole_or_not_there(tmp_path: Path) -> None:
     """Tried again, all succeed; nothing assumed stays behind, and no revision shows half a placement."""
     with running(etcd(tmp_path)) as server:
         clients = [Etcd([server.address], timeout_seconds=1) for _ in range(2)]

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The decisions, carried out by a perfect agent, converge from anywhere and then rest."""
 
 from __future__ import annotations

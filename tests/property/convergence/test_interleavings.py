@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Users, two workers, a front and three agents at once, over a network that loses and delays.
 
 Whatever happens in between: when everybody can be reached again, every workload that is wanted

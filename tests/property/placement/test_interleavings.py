@@ -182,7 +182,7 @@ async def check_nothing_is_left_out(etcd: MemoryEtcd, world: World) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(fleets, workloads, steps, st.integers(0, 2**32))
-def test_scenario_C1_no_ledger_is_oversubscribed_at_any_revision(  # noqa: N802
+def test_scenario_C1_no_ledger_is_oversubscribed_at_any_revision(
     fleet: list[Node], specs: list[WorkloadSpec], moves: list[tuple[str, int, int, str]], seed: int
 ) -> None:
     """And each workload is committed on exactly one node, with status and assignment agreeing, at any revision.
@@ -194,7 +194,7 @@ def test_scenario_C1_no_ledger_is_oversubscribed_at_any_revision(  # noqa: N802
 
 @settings(max_examples=40, deadline=None)
 @given(fleets, workloads, steps, st.integers(0, 2**32))
-def test_scenario_C3_lost_answers_and_late_writes_change_nothing_about_that(  # noqa: N802
+def test_scenario_C3_lost_answers_and_late_writes_change_nothing_about_that(
     fleet: list[Node], specs: list[WorkloadSpec], moves: list[tuple[str, int, int, str]], seed: int
 ) -> None:
     """All of a placement is written, or none of it, also when nobody is told which."""

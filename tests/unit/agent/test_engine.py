@@ -24,7 +24,7 @@ from agent.records import Code, State
          Code.IMAGE_PULL_AUTH_FAILED),
         ("unauthorized: authentication required", Code.IMAGE_PULL_AUTH_FAILED),
         ("manifest for nginx:nope not found: manifest unknown: manifest unknown", Code.INVALID_IMAGE),
-        ("dial tcp: lookup registry-1.docker.io on 10.0.0.1:53: no such host", Code.DNS_RESOLUTION_FAILED),
+        ("dial tcp: lookup registry.example on 10.0.0.1:53: no such host", Code.DNS_RESOLUTION_FAILED),
         ("dial tcp 10.1.1.1:443: connect: network is unreachable", Code.NETWORK_UNREACHABLE),
         ("dial tcp 127.0.0.1:5000: connect: connection refused", Code.NETWORK_UNREACHABLE),
         ("net/http: TLS handshake timeout", Code.IMAGE_PULL_TIMEOUT),

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """From a spec to the apply request."""
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
             if key in self.refusals:
                 context.abort(*self.refusals[key])
 
-    def ApplyWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802 - the wire's name
+    def ApplyWorkload(self, request: Any, context: Any) -> Any:
         """Store it, as scripted."""
         self._enter("ApplyWorkload", context, request.workload_id)
         self.applied.append(request)
@@ -61,7 +61,7 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         self.views.setdefault(request.workload_id, [running(request.workload_id)])
         return self.answers.get(request.workload_id, default)
 
-    def GetWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetWorkload(self, request: Any, context: Any) -> Any:
         """Answer the next view."""
         self._enter("GetWorkload", context, request.workload_id)
         views = self.views.get(request.workload_id)
@@ -70,7 +70,7 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         assert views
         return control_pb2.GetWorkloadResponse(workload=views.pop(0) if len(views) > 1 else views[0])
 
-    def DeleteWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def DeleteWorkload(self, request: Any, context: Any) -> Any:
         """Remove it at once."""
         self._enter("DeleteWorkload", context, request.workload_id)
         self.deleted.append(request.workload_id)
@@ -78,14 +78,14 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
             self.views.pop(request.workload_id, None)
         return control_pb2.DeleteWorkloadResponse(success=True)
 
-    def RetryWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def RetryWorkload(self, request: Any, context: Any) -> Any:
         """Accept it where the workload is known."""
         self._enter("RetryWorkload", context, request.workload_id)
         self.retried.append(request.workload_id)
         known = request.workload_id in self.views
         return control_pb2.RetryWorkloadResponse(accepted=known, reason="" if known else "there is no such workload")
 
-    def GetNode(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def GetNode(self, request: Any, context: Any) -> Any:
         """Find a node."""
         self._enter("GetNode", context)
         for node in self.nodes:
@@ -93,17 +93,17 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
                 return control_pb2.GetNodeResponse(node=node)
         return context.abort(grpc.StatusCode.NOT_FOUND, f'node "{request.node_id}" does not exist')
 
-    def GetClusterSummary(self, _request: Any, context: Any) -> Any:  # noqa: N802
+    def GetClusterSummary(self, _request: Any, context: Any) -> Any:
         """Answer the summary of the status."""
         self._enter("GetClusterSummary", context)
         return self.status.summary
 
-    def GetClusterStatus(self, _request: Any, context: Any) -> Any:  # noqa: N802
+    def GetClusterStatus(self, _request: Any, context: Any) -> Any:
         """Answer the status."""
         self._enter("GetClusterStatus", context)
         return self.status
 
-    def ListNodes(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListNodes(self, request: Any, context: Any) -> Any:
         """Answer a page."""
         self._enter("ListNodes", context)
         self.lists.append(request)
@@ -111,7 +111,7 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         page, token = self._page(found, request.page_token)
         return fleetbeat_pb2.ListNodesResponse(nodes=page, next_page_token=token, stale=self.stale)
 
-    def ListWorkloads(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ListWorkloads(self, request: Any, context: Any) -> Any:
         """Answer a page."""
         self._enter("ListWorkloads", context)
         self.lists.append(request)
@@ -125,12 +125,12 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         end = start + self.page_size
         return items[start:end], str(end) if end < len(items) else ""
 
-    def ExplainWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def ExplainWorkload(self, request: Any, context: Any) -> Any:
         """Answer the explanation."""
         self._enter("ExplainWorkload", context, request.workload_id)
         return self.explanation
 
-    def ReadWorkloadLogs(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+    def ReadWorkloadLogs(self, request: Any, context: Any) -> Iterator[Any]:
         """Send the log, and with follow stay until the caller goes."""
         self._enter("ReadWorkloadLogs", context, request.workload_id)
         self.log_requests.append(request)

@@ -1,4 +1,4 @@
-# ruff: noqa: N802, RUF001 - rows are named as their table names them; messages have en dashes
+# ruff: noqa: RUF001 - rows are named as their table names them; messages have en dashes
 """`fleetbeat apply` against a front: what is sent, what is said, and the exit code."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The commands that show and change single things."""
 
 from __future__ import annotations

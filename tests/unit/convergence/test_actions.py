@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The decision table: every combination of what is wanted, what is, which revision, and where."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Back-offs: the exact schedules."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Silence, and when it may be believed."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Working through a list with bounded concurrency."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Who is where, kept current by the cache's changes."""
 
 from __future__ import annotations

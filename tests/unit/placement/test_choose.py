@@ -33,7 +33,7 @@ def chosen(fleet: Fleet, request: Request, exclude: frozenset[str] = frozenset()
     return choice.node_id
 
 
-def test_F58_ten_equal_workloads_spread_evenly_over_two_equal_nodes() -> None:  # noqa: N802
+def test_F58_ten_equal_workloads_spread_evenly_over_two_equal_nodes() -> None:
     """Five each, before any heartbeat: commitments alone spread them."""
     ledgers = {i: Ledger(node_id=i) for i in ("n-1", "n-2")}
     fleet = fleet_of(*map(node, ledgers))
@@ -92,7 +92,7 @@ def test_work_spreads_over_a_large_fleet() -> None:
     assert max(Counter(chosen(fleet, Request(f"w{i}")) for i in range(40)).values()) < 10
 
 
-def test_scenario_C17_excluded_nodes_are_never_chosen_and_counted_apart() -> None:  # noqa: N802
+def test_scenario_C17_excluded_nodes_are_never_chosen_and_counted_apart() -> None:
     """A node that is ruled out is no node that was tried and failed."""
     fleet = fleet_of(node("n-1"), node("n-2", total_cpu=0.5))
     outcome = choose(fleet, Request("web", cpu_millicores=1000), frozenset({"n-1", "unheard-of"}))
@@ -102,7 +102,7 @@ def test_scenario_C17_excluded_nodes_are_never_chosen_and_counted_apart() -> Non
     assert outcome.nearest.node_id == "n-2"
 
 
-def test_scenario_C6_a_node_that_becomes_fit_is_chosen_at_the_next_look() -> None:  # noqa: N802
+def test_scenario_C6_a_node_that_becomes_fit_is_chosen_at_the_next_look() -> None:
     """Nothing is remembered about a node but its row."""
     fleet = fleet_of(node(status="NotReady"))
     assert isinstance(choose(fleet, Request("web")), Explanation)

@@ -71,7 +71,7 @@ async def bench() -> AsyncIterator[Bench]:
     await etcd.close()
 
 
-async def test_F8_a_placement_writes_ledger_status_and_assignment_at_one_revision(bench: Bench) -> None:  # noqa: N802
+async def test_F8_a_placement_writes_ledger_status_and_assignment_at_one_revision(bench: Bench) -> None:
     """All three say the same, with the epoch and the reason."""
     await put_workload(bench.store, spec(cpu=0.25, memory=100, ports=("80:80",)))
     rested_on = (await bench.store.get(STATUSES, "web")).mod_revision
@@ -114,7 +114,7 @@ async def test_one_workload_placed_by_many_at_once_gets_one_node(bench: Bench) -
     await check_history(bench.etcd)
 
 
-async def test_scenario_C7_a_workload_deleted_meanwhile_is_dropped(bench: Bench) -> None:  # noqa: N802
+async def test_scenario_C7_a_workload_deleted_meanwhile_is_dropped(bench: Bench) -> None:
     """Gone or going: a clear answer, nothing written, nothing to retry."""
     assert await bench.placer.place("web") == Vanished("web", 'workload "web" does not exist')
     await put_workload(bench.store, spec())
@@ -127,7 +127,7 @@ async def test_scenario_C7_a_workload_deleted_meanwhile_is_dropped(bench: Bench)
     assert bench.etcd.revision == revision + 1
 
 
-async def test_F11_the_reason_is_stored_once_and_again_only_when_the_picture_changes(bench: Bench) -> None:  # noqa: N802
+async def test_F11_the_reason_is_stored_once_and_again_only_when_the_picture_changes(bench: Bench) -> None:
     """An idle cycle writes nothing and reads nothing; new figures alone are no news; a lost node is."""
     await put_workload(bench.store, spec(cpu=9))
     outcome = await bench.placer.place("web")
@@ -154,7 +154,7 @@ async def test_F11_the_reason_is_stored_once_and_again_only_when_the_picture_cha
     assert "1 of 2" in (await bench.record(STATUSES, "web")).pending_reason
 
 
-async def test_scenario_C6_a_new_node_takes_what_was_pending(bench: Bench) -> None:  # noqa: N802
+async def test_scenario_C6_a_new_node_takes_what_was_pending(bench: Bench) -> None:
     """F51: the watch tells of it; the reason is gone with the placement."""
     await put_workload(bench.store, spec(cpu=9))
     assert isinstance(await bench.placer.place("web"), Explanation)
@@ -164,7 +164,7 @@ async def test_scenario_C6_a_new_node_takes_what_was_pending(bench: Bench) -> No
     assert (await bench.record(STATUSES, "web")).pending_reason == ""
 
 
-async def test_F58_ten_at_once_in_one_process_spread_evenly(bench: Bench) -> None:  # noqa: N802
+async def test_F58_ten_at_once_in_one_process_spread_evenly(bench: Bench) -> None:
     """They see each other's choices before any of them is committed."""
     await asyncio.gather(*(put_workload(bench.store, spec(f"w{i}")) for i in range(10)))
     outcomes = await asyncio.gather(*(bench.placer.place(f"w{i}") for i in range(10)))
@@ -173,7 +173,7 @@ async def test_F58_ten_at_once_in_one_process_spread_evenly(bench: Bench) -> Non
     await check_history(bench.etcd)
 
 
-async def test_F58_ten_at_once_in_five_processes_spread_evenly(bench: Bench) -> None:  # noqa: N802
+async def test_F58_ten_at_once_in_five_processes_spread_evenly(bench: Bench) -> None:
     """A choice that did not know of a rival's commitment is made again."""
     await asyncio.gather(*(put_workload(bench.store, spec(f"w{i}")) for i in range(10)))
     async with placers_on([bench.etcd] * 5) as others:
@@ -183,7 +183,7 @@ async def test_F58_ten_at_once_in_five_processes_spread_evenly(bench: Bench) -> 
     await check_history(bench.etcd)
 
 
-async def test_scenario_C4_two_that_exclude_each_other_never_share_a_host(bench: Bench) -> None:  # noqa: N802
+async def test_scenario_C4_two_that_exclude_each_other_never_share_a_host(bench: Bench) -> None:
     """The same host port, from different processes at once: decided in the transaction, not only by the filter."""
     for index in range(4):
         await put_workload(bench.store, spec(f"w{index}", ports=("80:80",)))
@@ -194,7 +194,7 @@ async def test_scenario_C4_two_that_exclude_each_other_never_share_a_host(bench:
     await check_history(bench.etcd)
 
 
-async def test_scenario_C5_a_failed_write_leaves_no_assumption_behind(bench: Bench) -> None:  # noqa: N802
+async def test_scenario_C5_a_failed_write_leaves_no_assumption_behind(bench: Bench) -> None:
     """The capacity that was assumed taken is free again, and the next try succeeds."""
     await put_workload(bench.store, spec(cpu=2))
     before = bench.placer._live.fleet.free.copy()
@@ -245,7 +245,7 @@ async def test_a_spec_that_changed_since_the_choice_is_chosen_for_again(bench: B
     assert (await bench.record(LEDGERS, placed.node_id)).cpu_millicores == 1500
 
 
-async def test_scenario_C2_a_node_that_keeps_refusing_is_left_out_and_reported(  # noqa: N802
+async def test_scenario_C2_a_node_that_keeps_refusing_is_left_out_and_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever row and record disagree about: the workload goes elsewhere after two refusals."""
@@ -363,7 +363,7 @@ async def test_a_move_without_a_target_changes_nothing(bench: Bench) -> None:
     assert bench.etcd.revision == revision
 
 
-async def test_F16_coming_back_to_a_node_takes_over_the_copy_it_still_owes(bench: Bench) -> None:  # noqa: N802
+async def test_F16_coming_back_to_a_node_takes_over_the_copy_it_still_owes(bench: Bench) -> None:
     """The tombstone goes: applying the new assignment there replaces the old copy, a delete would hit the new one."""
     await put_workload(bench.store, spec())
     for node_id in ("n-1", "n-2"):

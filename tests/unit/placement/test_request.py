@@ -71,7 +71,7 @@ def test_drivers_and_types_have_one_name() -> None:
         (" , ", False),
     ],
 )
-def test_F52_a_toleration_covers_what_it_names(text: str, covered: bool) -> None:  # noqa: N802
+def test_F52_a_toleration_covers_what_it_names(text: str, covered: bool) -> None:
     """A toleration matches by key, value and effect; a part that is left out matches anything."""
     taint = Taint(key="gpu", value="a100", effect="")
     assert any(t.covers(taint) for t in parse_tolerations(text)) is covered

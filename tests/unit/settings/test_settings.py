@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """The environment becomes settings, or one error that names everything wrong with it."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """What users want of workloads, as it is stored."""
 
 from __future__ import annotations

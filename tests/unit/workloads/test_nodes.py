@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """Node records: registration and health."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """What nodes say about workloads, as it is stored."""
 
 from __future__ import annotations

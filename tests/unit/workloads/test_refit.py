@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - rows are named as their table names them
 """After a change of a spec: the ledger follows, or the workload gives its node up."""
 
 from __future__ import annotations
