@@ -13,13 +13,13 @@ from scheduler.convergence.liveness import brake
 from scheduler.domain.errors import FleetbeatError
 from scheduler.domain.node import Node
 from scheduler.domain.record import utc
-from scheduler.domain.shard import LOOPS, ShardMap, shard_of, shard_of_workload
+from scheduler.domain.shard import LOOPS, ShardMap
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.front.views import timestamp
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.queues.admission import CycleState, read_cycles
-from scheduler.store.keys import LEADER_PREFIX, NODES, SPECS, STATUSES
+from scheduler.store.keys import LEADER_PREFIX, NODES
 from scheduler.telemetry.pulses import FrontPulse
 from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
 
@@ -52,8 +52,8 @@ class ClusterStatus:
         leader, cycles, lengths, fronts = await asyncio.gather(
             self._leader(), self._cycles(shards.count), self._lengths(shards.count), self._reader.vitals.fronts()
         )
-        nodes = self._nodes_by_shard(shards)
-        workloads = self._workloads_by_shard(shards)
+        nodes = self._nodes_by_shard()
+        workloads = self._workloads_by_shard()
         notices = [*self._general_notices(leader, cycles, fronts), *self._shard_notices(shards, nodes, cycles)]
         return pb.GetClusterStatusResponse(
             cluster_id=self._parts.cluster_id,
@@ -108,18 +108,18 @@ class ClusterStatus:
             _log.info("the queues' lengths are not known", error=repr(error))
             return ()
 
-    def _nodes_by_shard(self, shards: ShardMap) -> dict[int, list[Node]]:
+    def _nodes_by_shard(self) -> dict[int, list[Node]]:
         found: dict[int, list[Node]] = {}
         for node_id, stored in self._parts.cache.all(NODES).items():
             if stored.record:
-                found.setdefault(shard_of(node_id, shards), []).append(stored.record)
+                found.setdefault(self._parts.shard_of(node_id), []).append(stored.record)
         return found
 
-    def _workloads_by_shard(self, shards: ShardMap) -> Counter[int]:
-        found: Counter[int] = Counter()
-        for workload_id in self._parts.cache.all(SPECS):
-            status = self._parts.cache.get(STATUSES, workload_id).record
-            found[shard_of_workload(workload_id, status.node_id if status else "", shards)] += 1
+    def _workloads_by_shard(self) -> Counter[int]:
+        index = self._reader.index
+        found = Counter(self._parts.shard_of(workload_id) for workload_id in index.unplaced)
+        for node_id in index.busy_nodes:
+            found[self._parts.shard_of(node_id)] += len(index.on_node(node_id))
         return found
 
     def _general_notices(

@@ -31,7 +31,7 @@ from scheduler.telemetry.pulses import Use
 
 LOOK_UPS = 64
 """Nodes that the cache does not know, looked up in etcd at a time."""
-DRAIN_SECONDS = 1.5
+DRAIN_SECONDS = 0.8
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class Heartbeats:
         if request.sequence >= seen.sequence:  # one that was overtaken on its way tells nothing new
             self._take_workloads(node.node_id, seen, request)
             seen.sequence = request.sequence
-        send_full = seen.copies.roster_incomplete or (missed and not request.full)
+        send_full = (seen.copies.roster_incomplete or (missed and not request.full)) and self.reports.has_room
         seen.answered_revision = self._cache.revision
         return self._response(send_full=send_full)
 

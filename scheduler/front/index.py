@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from scheduler.convergence.phase import phase_shown
@@ -73,6 +73,16 @@ class FleetIndex:
     def on_node(self, node_id: str) -> frozenset[str] | set[str]:
         """Return the workloads assigned to a node."""
         return self._on_node.get(node_id, frozenset())
+
+    @property
+    def busy_nodes(self) -> Iterable[str]:
+        """Return the nodes that workloads are assigned to."""
+        return self._on_node
+
+    @property
+    def unplaced(self) -> Iterable[str]:
+        """Return the workloads that have a status and no node."""
+        return self._unplaced
 
     def shown(self, status: WorkloadStatus) -> tuple[str, datetime | None]:
         """Return the phase to show and since when: of a node that is not heard nobody knows what runs there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Protocol
 from redis.asyncio import Redis
 
 from scheduler.domain.node import Node
-from scheduler.domain.shard import ShardMap
+from scheduler.domain.shard import ShardMap, shard_of
 from scheduler.placement.explain import Explanation
 from scheduler.placement.fleet import Measured
 from scheduler.settings import Settings
@@ -101,3 +102,13 @@ class FrontParts:
     def shards(self) -> ShardMap:
         """The shard map as the cache has it; one shard before there is a map."""
         return self.cache.get(SHARD_MAP, SHARD_MAP_ID).record or ShardMap(generation=0, count=1)
+
+    def shard_of(self, identifier: str) -> int:
+        """Return the shard of a node, or of a workload without one; remembered, for lists ask it of every node."""
+        shards = self.shards
+        return _shard_of(identifier, shards.generation, shards.count, shards.hash)
+
+
+@functools.lru_cache(maxsize=65_536)
+def _shard_of(identifier: str, generation: int, count: int, hash_name: str) -> int:
+    return shard_of(identifier, ShardMap(generation=generation, count=count, hash=hash_name))

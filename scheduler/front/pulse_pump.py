@@ -15,7 +15,7 @@ import structlog
 
 from scheduler.pb import control_pb2 as pb
 from scheduler.telemetry.pulses import Heard, Pulses, Usage, Use
-from scheduler.telemetry.redis import TelemetryUnavailable
+from scheduler.telemetry.redis import TelemetryUnavailable, end_task
 
 PERIOD_SECONDS = 0.2
 USAGE_EVERY = 5
@@ -73,8 +73,7 @@ class PulsePump:
     async def close(self) -> None:
         """Send what waits, once, say that this front listens no more, and stop."""
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_task(self._task)
             self._task = None
         await self.flush()
         try:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from scheduler.domain.errors import NotFound, StoreUnavailable
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
-from scheduler.domain.shard import shard_of
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.front.index import FleetIndex
 from scheduler.front.parts import FrontParts
@@ -123,7 +122,7 @@ class Reader:
             node,
             vitals.get(node.node_id, NOBODY),
             ledger,
-            shard=shard_of(node.node_id, self._parts.shards),
+            shard=self._parts.shard_of(node.node_id),
             workloads=len(self.index.on_node(node.node_id)),
         )
 

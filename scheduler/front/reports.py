@@ -104,6 +104,11 @@ class Reports:
         self._on_ready = on_ready
         self.pump: Pump[Change] = Pump(self._write, in_flight=IN_FLIGHT, capacity=CAPACITY, on_result=on_result)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it makes sense to ask agents for more: they answer at once."""
+        return len(self.pump) < CAPACITY // 2
+
     def take_alive(self, node: Node) -> None:
         """Have a node that is heard again made Ready."""
         self.pump.offer((node.node_id, ""), Alive())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
@@ -30,17 +31,21 @@ from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.front.vitals import Vitals
 from scheduler.placement.fleet import Measured
-from scheduler.settings import Settings
+from scheduler.settings import Settings, SettingsError
 from scheduler.telemetry.logs import set_up_logs
+from scheduler.telemetry.redis import end_task
+from scheduler.telemetry.shared import SharedMetrics
 
 SERVICES = (control.SERVICE.full_name, fleet.SERVICE.full_name, sandboxes.SERVICE.full_name)
 MAX_RECEIVE_BYTES = 4 * 1024 * 1024
 MAX_SEND_BYTES = 64 * 1024 * 1024
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 4.5
 """How long calls in flight may go on when the front stops; with the rest it stays below ten seconds."""
-CLOSE_SECONDS = 1.5
+CLOSE_SECONDS = 1.2
 """For each of the steps after that."""
+LAST_RESORT_SECONDS = 10.0
 MEASURE_SECONDS = 5.0
+OPEN_PAUSE_SECONDS = 1.0
 _MEASURE_SLICE = 500
 
 OpenParts = Callable[[Settings], Coroutine[Any, Any, FrontParts]]
@@ -80,6 +85,7 @@ class Front:
         self._control = AgentControl(parts, self.reader, self.heartbeats)
         self._fleet = Fleet(parts, self.reader)
         self._figures = Figures(parts, index, self._vitals, self.heartbeats, self._health)
+        self._shared = SharedMetrics(parts.redis, parts.metrics)
         parts.metrics.follow_store(parts.store)
         parts.metrics.observe_fleet(self._figures)
         self._http = HttpServer({
@@ -108,6 +114,7 @@ class Front:
         self.http_port = await self._http.start(host, http_port)
         await self._server.start()
         self.heartbeats.start()
+        self._shared.start(show=True)
         await self._health.serve()
         self._tasks = [asyncio.create_task(self._measure(), name="measure")]
         _log.info("front listens", host=host, port=self.grpc_port, metrics=self.http_port, front=self._parts.front_id)
@@ -117,11 +124,11 @@ class Front:
         await self._health.stop()
         self._fleet.stop()
         for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            await end_task(task)
         if self._server:
             await self._server.stop(GRACE_SECONDS)
         await _within("pumps", self._stop_pumps())
+        await _within("shared metrics", self._shared.close())
         await _within("http", self._http.close())
 
     def _readiness(self) -> Page:
@@ -164,18 +171,34 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    parts = await open_parts(settings)
+    parts = await _open(settings, open_parts, stop)
+    if parts is None:
+        return
     front = Front(parts)
     try:
         await front.start(settings.grpc_addr, settings.grpc_port, settings.metrics_port, reuse_port=reuse_port)
         freezing = asyncio.create_task(_calm_collector(parts))
         await stop.wait()
         _log.info("front stops")
+        # Whatever hangs from here on, also the event loop itself: the process ends, and says where it hung.
+        faulthandler.dump_traceback_later(LAST_RESORT_SECONDS, exit=True)
         freezing.cancel()
     finally:
         await front.stop()
         await _within("events", parts.events.close())
         await _within("parts", parts.close())
+
+
+async def _open(settings: Settings, open_parts: OpenParts, stop: asyncio.Event) -> FrontParts | None:
+    """Open the parts, waiting for etcd as long as it takes; None when the front was stopped meanwhile."""
+    while not stop.is_set():
+        try:
+            return await open_parts(settings)
+        except StoreUnavailable as error:
+            _log.warning("the front waits for etcd", endpoints=settings.etcd_endpoints, error=str(error))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), OPEN_PAUSE_SECONDS)
+    return None
 
 
 async def _calm_collector(parts: FrontParts) -> None:
@@ -198,9 +221,11 @@ def run_until_stopped(serving: Coroutine[Any, Any, None]) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serving)
-    except (OSError, FleetbeatError) as error:
+    except (OSError, FleetbeatError, SettingsError) as error:
         _log.error("the front cannot run", error=str(error))
         return 1
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     return 0
 
 

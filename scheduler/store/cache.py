@@ -34,6 +34,8 @@ _RETRY_SECONDS = 0.1
 _RETRY_CAP_SECONDS = 2.0
 _SLICE = 500
 """Records decoded or compared in one go before other tasks get their turn: some 10 ms."""
+_WAITERS = 1000
+"""Beyond so many, those that have given up are sorted out at each new one."""
 
 log = structlog.get_logger(__name__)
 
@@ -110,13 +112,12 @@ class Cache:
     def subscribe(self, listener: Listener) -> None:
         """Have a function called with the changes of each revision, after they are in the cache.
 
-        It is called at once with all that is there. It must be quick and must not raise.
+        It is called at once with all that is there, if anything. It must be quick and must not raise.
         """
         self._listeners.append(listener)
-        self._tell(
-            [listener],
-            [Change(t, i, None, record) for t, records in self._records.items() for i, record in records.items()],
-        )
+        present = [Change(t, i, None, record) for t, records in self._records.items() for i, record in records.items()]
+        if present:
+            self._tell([listener], present)
 
     async def wait_revision(self, revision: int, timeout_seconds: float) -> None:
         """Wait until the cache shows this revision, in which a record of its tables changed.
@@ -126,6 +127,9 @@ class Cache:
         if revision <= self.revision:
             return
         future = asyncio.get_running_loop().create_future()
+        if len(self._waiters) >= _WAITERS:
+            self._waiters = [waiter for waiter in self._waiters if not waiter[2].done()]
+            heapq.heapify(self._waiters)
         heapq.heappush(self._waiters, (revision, next(self._waiter_ids), future))
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -179,30 +183,46 @@ class Cache:
 
     async def _list(self) -> None:
         asked_at = time.monotonic()
-        revision, listed = 0, {}
+        revision, listed = 0, []
         for table in self._tables:
             found, revision = await self._etcd.scan(table.scope, revision=revision)
-            listed[table] = [kv for kv in found if table.owns(kv.key)]
+            listed.append((table, found))
         rewound = revision < self.revision
-        # Other tasks run while we decode, and must see either the old picture or the new one.
         corrupt: set[str] = set()
-        records: dict[Table[Any], dict[str, Versioned[Any]]] = {}
-        for table, found in listed.items():
-            records[table] = {}
-            for index, kv in enumerate(found):
-                if index % _SLICE == 0:
-                    await asyncio.sleep(0)
-                known = None if rewound else self._records[table].get(table.id_of(kv.key))
-                if record := self._decoded(table, kv, known, corrupt):
-                    records[table][record.id] = record
-        changes = [c for table in self._tables for c in _differences(table, self._records[table], records[table])]
-        for table in self._tables:
-            self._records[table].clear()
-            self._records[table].update(records[table])
+        changes: list[Change] = []
+        pictures = [(table, await self._decode(table, found, rewound, corrupt, changes)) for table, found in listed]
+        # Other tasks ran while we decoded. From here on they must see the new picture, and all of it.
+        for table, records in pictures:
+            held = self._records[table]
+            gone = [held[identifier] for identifier in held.keys() - records.keys()]
+            changes += [Change(table, record.id, record, Versioned(record.id, None)) for record in gone]
+            held.clear()
+            held.update(records)
         self._corrupt = corrupt
         self._current_at = asked_at
         self._synced.set()
         self._arrive(revision, changes)
+
+    async def _decode(
+        self, table: Table[Any], found: Sequence[KV], rewound: bool, corrupt: set[str], changes: list[Change]
+    ) -> dict[str, Versioned[Any]]:
+        """Decode a listed table, with turns for other tasks; add what differs from what we hold to the changes."""
+        records: dict[str, Versioned[Any]] = {}
+        held = self._records[table]
+        for index, kv in enumerate(found):
+            if index % _SLICE == 0:
+                await asyncio.sleep(0)
+            if not table.owns(kv.key):
+                continue
+            before = held.get(table.id_of(kv.key))
+            # Revisions of a store that was set back may mean something else now: decode all.
+            record = self._decoded(table, kv, None if rewound else before, corrupt)
+            if record is None:
+                continue
+            records[record.id] = record
+            if record is not before:
+                changes.append(Change(table, record.id, before, record))
+        return records
 
     async def _follow(self) -> None:
         watch = self._etcd.watch([table.scope for table in self._tables], self.revision + 1)
@@ -265,15 +285,3 @@ class Cache:
             except Exception:
                 self.failures += 1
                 log.exception("a listener of the cache failed")
-
-
-def _differences(
-    table: Table[Any], before: Mapping[str, Versioned[Any]], after: Mapping[str, Versioned[Any]]
-) -> list[Change]:
-    changes = [
-        Change(table, identifier, before.get(identifier), record)
-        for identifier, record in after.items()
-        if before.get(identifier) is not record
-    ]
-    gone = (identifier for identifier in before if identifier not in after)
-    return changes + [Change(table, identifier, before[identifier], Versioned(identifier, None)) for identifier in gone]

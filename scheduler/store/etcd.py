@@ -1,7 +1,6 @@
 """The etcd client: thin, on grpc.aio, with a deadline on every call.
 
-What was measured, and which failures it must survive, decided its shape; no package passed
-the same tests (docs/decisions).
+It is our own because no package survives what tests/integration/store puts it through.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from scheduler.placement.capacity import Overcommit, commitment_of
 from scheduler.placement.filters import objections
 from scheduler.placement.request import Request, request_of
 from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.observations import bounded
 from scheduler.store.store import Store
 from scheduler.store.tombstones import put_tombstone, tombstone_id
 from scheduler.store.write import Guard, Ref, View, Write
@@ -82,7 +83,7 @@ def _give_up(view: View, ledger: Ledger, status: WorkloadStatus, why: str, now: 
         previous_node=status.node_id,
         observed_revision="",
         status_info=StatusInfo(last_updated=now),
-        pending_reason=f"does not suit its node any more: {why}",
+        pending_reason=bounded(f"does not suit its node any more: {why}"),
     )
     write.put(STATUSES, status.id, homeless)
     return write

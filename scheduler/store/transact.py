@@ -11,8 +11,9 @@ Why a write is never lost and never applied twice:
   next transaction over the same records and it exclude each other; and once all have
   changed, the first change after that read, in etcd's history, says whether it was ours.
 
-It is known as ours by its bytes. Two writers that were shown the same view and write the same
-bytes are told apart by nothing in etcd, and count as one when an answer is lost: a decision
+Two limits. A record that was absent, that we created, and that another deleted again before we
+looked, counts as unchanged. And a write is known as ours by its bytes: two writers that were
+shown the same view and write the same bytes count as one when an answer is lost. A decision
 whose result must be claimed once has to put who claims it into the record.
 """
 

@@ -7,7 +7,6 @@ goes and is counted. No decision rests on an event.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ import structlog
 from redis.asyncio import Redis
 
 from scheduler.domain.event import Event
-from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
+from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured, end_task
 
 STREAM = "scheduler:events"
 BUFFER = 1000
@@ -79,17 +78,18 @@ class Events:
             self._on_drop()
         self._waiting.append(event)
         self._news.set()
-        if self._task is None:
+        if self._task is None and not self._closing:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name="events")
 
     async def close(self) -> None:
         """Send what waits, for a second at most, and stop."""
-        if self._task is None:
+        task, self._task = self._task, None
+        if task is None:
             return
         self._closing = True
         self._news.set()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._task, CLOSE_SECONDS)
+        await asyncio.wait([task], timeout=CLOSE_SECONDS)
+        await end_task(task)
 
     async def _send_all(self) -> None:
         failures = 0

@@ -3,7 +3,10 @@
 Counters and histograms are updated where things happen. Gauges about the fleet are computed
 from the caches at the moment of a scrape (`Metrics.observe_fleet`), so a state that no node
 or workload is in any more goes back to 0 or vanishes instead of keeping its last value.
-Fleet gauges are the same on every front: query them with max, not sum.
+What workers and fronts do for the fleet (reconciling, calls to agents, placing, writes) is
+counted in a registry of its own, `Metrics.work`: scheduler.telemetry.shared adds it up over all
+processes, and every front shows the sums. Those, and the gauges about the fleet, are the same
+on every front: query them with max, not sum.
 """
 
 from __future__ import annotations
@@ -101,43 +104,42 @@ class Metrics:
     def __init__(self, *, process: bool = True) -> None:
         """Create the metrics; `process` adds those of the process and of Python's collector."""
         self.registry = CollectorRegistry()
+        """What this process alone can tell."""
+        self.work = CollectorRegistry()
+        """What all processes of the cluster add up."""
+        self.sums: Callable[[], bytes] | None = None
+        """Returns the sums of `work` over all processes, in the text format; None: this process counts for itself."""
         if process:
             ProcessCollector(registry=self.registry)
             PlatformCollector(registry=self.registry)
             GCCollector(registry=self.registry)
-        self.grpc_requests = self._counter("grpc_server_requests", "Inbound calls.", "method", "code")
-        self.grpc_duration = self._histogram(
+        own = _Maker(self.registry)
+        self.grpc_requests = own.counter("grpc_server_requests", "Inbound calls.", "method", "code")
+        self.grpc_duration = own.histogram(
             "grpc_server_request_duration_seconds", "Time of inbound calls.", "method", "code"
         )
-        self.agent_requests = self._counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
-        self.agent_duration = self._histogram("agent_rpc_duration_seconds", "Time of calls to agents.", "rpc", "code")
-        self.reconciliation_results = self._counter(
+        self.handler_errors = own.counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
+        self.heartbeat_changes = own.counter("heartbeat_changes", "Reported changes.", "result")
+        self.dropped = own.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
+        cluster = _Maker(self.work)
+        self.agent_requests = cluster.counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
+        self.agent_duration = cluster.histogram("agent_rpc_duration_seconds", "Time of calls to agents.", "rpc", "code")
+        self.reconciliation_results = cluster.counter(
             "reconciliation_results", "What reconciling workloads did.", "action", "success"
         )
-        self.reconciliation_duration = self._histogram(
+        self.reconciliation_duration = cluster.histogram(
             "reconciliation_cycle_duration_seconds", "Time of reconcile cycles.", buckets=_CYCLE_BUCKETS
         )
-        self.reconciliation_cycles = self._counter("reconciliation_cycles", "Reconcile cycles.", "result")
-        self.store_writes = self._counter("state_store_writes", "Records written.", "category")
-        self.store_conflicts = self._counter(
+        self.reconciliation_cycles = cluster.counter("reconciliation_cycles", "Reconcile cycles.", "result")
+        self.store_writes = cluster.counter("state_store_writes", "Records written.", "category")
+        self.store_conflicts = cluster.counter(
             "state_store_conflicts", "Transactions that had to be decided again.", "category"
         )
-        self.placement_duration = self._histogram("placement_duration_seconds", "Time to place a workload.")
-        self.placements = self._counter("placements", "Placement attempts.", "result")
-        self.placement_rejections = self._counter(
+        self.placement_duration = cluster.histogram("placement_duration_seconds", "Time to place a workload.")
+        self.placements = cluster.counter("placements", "Placement attempts.", "result")
+        self.placement_rejections = cluster.counter(
             "placement_rejections", "Nodes rejected, by their first failing filter.", "filter"
         )
-        self.handler_errors = self._counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
-        self.heartbeat_changes = self._counter("heartbeat_changes", "Reported changes.", "result")
-        self.dropped = self._counter("dropped", "Thrown away because a bounded buffer was full.", "what")
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace=NAMESPACE, registry=self.registry)
-
-    def _histogram(
-        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = Histogram.DEFAULT_BUCKETS
-    ) -> Histogram:
-        return Histogram(name, text, labels, namespace=NAMESPACE, registry=self.registry, buckets=buckets)
 
     def observe_fleet(self, figures: Callable[[], FleetFigures]) -> None:
         """Ask for these figures at each scrape."""
@@ -159,7 +161,22 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + (self.sums() if self.sums else generate_latest(self.work))
+
+
+class _Maker:
+    """Makes metrics in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=NAMESPACE, registry=self._registry)
+
+    def histogram(
+        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = Histogram.DEFAULT_BUCKETS
+    ) -> Histogram:
+        return Histogram(name, text, labels, namespace=NAMESPACE, registry=self._registry, buckets=buckets)
 
 
 class _FleetCollector(Collector):

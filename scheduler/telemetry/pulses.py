@@ -12,10 +12,11 @@ while somebody provably listened.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import pathlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -25,14 +26,14 @@ import msgspec
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
+from scheduler.telemetry.redis import ANSWER_SECONDS, TelemetryUnavailable, answers, configured
 
 PULSES_KEY = "fleetbeat:pulses"
 FRONTS_KEY = "fleetbeat:fronts"
 USAGE_PREFIX = "fleetbeat:usage:"
 USAGE_TTL_SECONDS = 3600
 PRUNE_FRONTS_SECONDS = 3600
-DOWN_SECONDS = 0.5
+DOWN_SECONDS = 1.0
 CHUNK = 500
 """Items of one call: a script of this size holds Redis for about a millisecond."""
 
@@ -117,14 +118,15 @@ class Pulses:
     def _redis(self) -> Redis:
         return configured(self._optional)
 
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
         """Ask Redis inside the block. When it did not answer just now, fail at once: a list must not wait per page."""
         if time.monotonic() < self._down_until:
             raise TelemetryUnavailable("Redis did not answer a moment ago")
         try:
             with answers():
-                yield
+                async with asyncio.timeout(ANSWER_SECONDS):  # redis-py's own time-outs add up over a handshake
+                    yield
         except TelemetryUnavailable:
             self._down_until = time.monotonic() + DOWN_SECONDS
             raise
@@ -147,32 +149,31 @@ class Pulses:
             for node_id, one in chunk:
                 packed = msgspec.msgpack.encode(one.use) if one.use else b""
                 arguments += [node_id, max(0, round(one.age_seconds * 1000)), packed]
-            with self._asking():
+            async with self._asking():
                 await self._script(keys=[PULSES_KEY, FRONTS_KEY], args=arguments)
 
     async def leave(self, front_id: str) -> None:
         """Say that this front no longer listens."""
-        with self._asking():
+        async with self._asking():
             await self._redis.hdel(FRONTS_KEY, front_id)
 
     async def forget(self, node_id: str) -> None:
         """Drop the pulse of a node that is gone for good."""
-        with self._asking():
+        async with self._asking():
             await self._redis.hdel(PULSES_KEY, node_id)
 
     async def read(self, node_ids: Sequence[str] | None = None) -> PulseView:
         """Return the pulses of these nodes (None: of all) and of all fronts, all from one moment."""
         if node_ids is not None and not node_ids:
             node_ids = ("",)  # HMGET wants a field; no node has a blank id
-        with self._asking():
-            async with self._redis.pipeline(transaction=True) as pipe:
-                pipe.time()
-                if node_ids is None:
-                    pipe.hgetall(PULSES_KEY)
-                else:
-                    pipe.hmget(PULSES_KEY, list(node_ids))
-                pipe.hgetall(FRONTS_KEY)
-                (seconds, micros), found, fronts = await pipe.execute()
+        async with self._asking(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.time()
+            if node_ids is None:
+                pipe.hgetall(PULSES_KEY)
+            else:
+                pipe.hmget(PULSES_KEY, list(node_ids))
+            pipe.hgetall(FRONTS_KEY)
+            (seconds, micros), found, fronts = await pipe.execute()
         if node_ids is None:
             values = [(key.decode(), value) for key, value in found.items()]
         else:
@@ -185,14 +186,14 @@ class Pulses:
         for chunk in _chunks(samples):
             keys = [USAGE_PREFIX + one.workload_id for one in chunk]
             packed = [msgspec.msgpack.encode(one) for one in chunk]
-            with self._asking():
+            async with self._asking():
                 await self._usage_script(keys=keys, args=[USAGE_TTL_SECONDS, *packed])
 
     async def read_usage(self, workload_ids: Sequence[str]) -> dict[str, Usage]:
         """Return the latest sample of each of these workloads that has one."""
         found: dict[str, Usage] = {}
         for chunk in _chunks(workload_ids):
-            with self._asking():
+            async with self._asking():
                 values = await self._redis.mget([USAGE_PREFIX + one for one in chunk])
             found.update({key: usage for key, value in zip(chunk, values, strict=True) if (usage := _usage(value))})
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 MAX_CONNECTIONS = 32
 """Of one process. Each caller holds one for the length of a call, so this is far more than the pumps need."""
+_AGAIN_SECONDS = 0.2
 
 
 class TelemetryUnavailable(FleetbeatError):  # noqa: N818 - reads as a sentence where it is raised
@@ -49,6 +51,17 @@ def configured(redis: Redis | None) -> Redis:
     if redis is None:
         raise TelemetryUnavailable("no Redis is configured; set REDIS_ADDR")
     return redis
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel a task that talks to Redis until it has ended.
+
+    Once is not enough: redis-py loses a cancellation that comes while it greets the server, and
+    a loop goes on as if nothing had been.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_AGAIN_SECONDS)
 
 
 @contextlib.contextmanager

@@ -116,7 +116,7 @@ def test_only_the_load_balancer_and_flower_are_reachable_from_the_host(
     """Etcd and Redis stay on a network that leads nowhere; published ports are bound to the loopback by default."""
     published = {name: service["ports"] for name, service in services.items() if "ports" in service}
     assert sorted(published) == ["flower", "haproxy"]
-    assert all(port.startswith("${FLEETBEAT_BIND:-127.0.0.1}:") for ports in published.values() for port in ports)
+    assert all(port.startswith("${BIND_ADDRESS:-127.0.0.1}:") for ports in published.values() for port in ports)
     assert compose["networks"]["control"]["internal"] is True
 
 

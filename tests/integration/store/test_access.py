@@ -22,22 +22,22 @@ from scheduler.store.store import Store
 from tests.support import servers
 from tests.support.records import COUNTER, add_one, set_to
 
+PASSWORD = "secret"  # noqa: S105 - of an etcd that lives for one test
+
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificates")
 
 
 async def enable_auth(address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
     """Make root (password "secret") and guest (password "guest", no rights), and require users."""
-    channel = (
-        grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
-    )
+    channel = grpc.aio.secure_channel(address, credentials) if credentials else grpc.aio.insecure_channel(address)
 
     async def call(name: str, first: str = "", second: str = "") -> None:
         # These requests have two strings in fields 1 and 2, as an AuthenticateRequest does.
         message = pb.AuthenticateRequest(name=first, password=second)
-        rpc = channel.unary_unary(f"/etcdserverpb.Auth/{name}", pb.AuthenticateRequest.SerializeToString)
+        rpc: Any = channel.unary_unary(f"/etcdserverpb.Auth/{name}", pb.AuthenticateRequest.SerializeToString)
         await rpc(message, timeout=5)
 
-    await call("UserAdd", "root", "secret")
+    await call("UserAdd", "root", PASSWORD)
     await call("UserAdd", "guest", "guest")
     await call("RoleAdd", "root")
     await call("UserGrantRole", "root", "root")
@@ -45,14 +45,14 @@ async def enable_auth(address: str, credentials: grpc.ChannelCredentials | None 
     await channel.close()
 
 
-async def test_F8_a_user_signs_in_first_and_again_when_the_token_has_expired(tmp_path: pathlib.Path) -> None:
-    """Tokens live for a second: reads, writes, the watch and a lease go on after they are gone, and after a restart forgot them."""
+async def test_components_F8_a_user_signs_in_first_and_again_when_the_token_has_expired(tmp_path: pathlib.Path) -> None:
+    """Tokens live for a second, and a restart forgets them: reads, writes, watch and lease go on all the same."""
     with servers.running(servers.etcd(tmp_path, "--auth-token-ttl", "1")) as server:
         await enable_auth(server.address)
-        client = Etcd([server.address], user="root", password="secret")
+        client = Etcd([server.address], user="root", password=PASSWORD)
         cache = Cache(client, [FENCES])
         await cache.start()
-        await cache.ready(5)
+        await cache.ready(20)
         store = Store(client)
         for count in (1, 2):
             token = client._endpoints._token
@@ -67,7 +67,7 @@ async def test_F8_a_user_signs_in_first_and_again_when_the_token_has_expired(tmp
         server.start()
         await eventually_counts(store, 3)
         assert lease.valid()
-        await cache.wait_revision(store.last_revision, 15)
+        await cache.wait_revision(store.last_revision, 20)
         await lease.close()
         await cache.close()
         await client.close()
@@ -84,11 +84,13 @@ async def eventually_counts(store: Store, expected: int) -> None:
             return
 
 
-async def test_F8_many_calls_at_once_sign_in_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_components_F8_many_calls_at_once_sign_in_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fifty calls without a token cause one sign-in."""
     with servers.running(servers.etcd(tmp_path)) as server:
         await enable_auth(server.address)
-        client = Etcd([server.address], user="root", password="secret")
+        client = Etcd([server.address], user="root", password=PASSWORD)
         sign_in, calls = client._endpoints._sign_in, 0
 
         async def count(timeout_seconds: float) -> str:
@@ -106,7 +108,9 @@ async def test_F8_many_calls_at_once_sign_in_once(tmp_path: pathlib.Path, monkey
     ("user", "password", "text"),
     [("root", "wrong", "authentication failed"), ("guest", "guest", "permission denied"), ("", "", "user name")],
 )
-async def test_F8_wrong_users_are_told_so(tmp_path: pathlib.Path, user: str, password: str, text: str) -> None:
+async def test_components_F8_wrong_users_are_told_so(
+    tmp_path: pathlib.Path, user: str, password: str, text: str
+) -> None:
     """A wrong password, a user without rights, no user at all: refused at once, in reads, writes and watches."""
     with servers.running(servers.etcd(tmp_path)) as server:
         await enable_auth(server.address)
@@ -121,9 +125,11 @@ async def test_F8_wrong_users_are_told_so(tmp_path: pathlib.Path, user: str, pas
         await client.close()
 
 
-async def test_F8_a_user_is_no_harm_where_etcd_asks_for_none(etcd_server: servers.Server, etcd_prefix: str) -> None:
+async def test_components_F8_a_user_is_no_harm_where_etcd_asks_for_none(
+    etcd_server: servers.Server, etcd_prefix: str
+) -> None:
     """Credentials are configured, authentication is off: the calls go through without."""
-    client = Etcd([etcd_server.address], prefix=etcd_prefix, user="root", password="secret")
+    client = Etcd([etcd_server.address], prefix=etcd_prefix, user="root", password=PASSWORD)
     await client.txn((), [Put("/a", b"")])
     assert (await client.get("/a"))[0]
     await client.close()
@@ -157,7 +163,7 @@ def tls_etcd(folder: pathlib.Path, files: pathlib.Path, *extra: str) -> servers.
 
 
 @needs_openssl
-async def test_F8_TLS_with_a_client_certificate_is_the_user(tmp_path: pathlib.Path) -> None:
+async def test_components_F8_TLS_with_a_client_certificate_is_the_user(tmp_path: pathlib.Path) -> None:
     """The certificate's CN is the etcd user: all works with no password; without certificate or CA nothing does."""
     tls = make_certificates(tmp_path)
     server = tls_etcd(tmp_path / "etcd", tmp_path, "--client-cert-auth", "--trusted-ca-file", tls.ca)
@@ -167,9 +173,9 @@ async def test_F8_TLS_with_a_client_certificate_is_the_user(tmp_path: pathlib.Pa
         store = Store(client)
         cache = Cache(client, [FENCES])
         await cache.start()
-        await cache.ready(5)
+        await cache.ready(20)
         await store.transact([COUNTER], set_to(1))
-        await cache.wait_revision(store.last_revision, 5)
+        await cache.wait_revision(store.last_revision, 20)
         await cache.close()
         await client.close()
         wrong: dict[str, Any]
@@ -181,13 +187,13 @@ async def test_F8_TLS_with_a_client_certificate_is_the_user(tmp_path: pathlib.Pa
 
 
 @needs_openssl
-async def test_F8_TLS_with_a_password(tmp_path: pathlib.Path) -> None:
+async def test_components_F8_TLS_with_a_password(tmp_path: pathlib.Path) -> None:
     """Only the server has a certificate; the user signs in by password."""
     tls = TlsFiles(make_certificates(tmp_path).ca)
     server = tls_etcd(tmp_path / "etcd", tmp_path)
     with servers.running(server):
         await enable_auth(server.address, tls.credentials())
-        client = Etcd([f"https://{server.address}"], tls=tls, user="root", password="secret")
+        client = Etcd([f"https://{server.address}"], tls=tls, user="root", password=PASSWORD)
         await client.txn((), [Put("/a", b"1")])
         assert (await client.get("/a"))[0]
         await client.close()

@@ -23,7 +23,7 @@ async def cache(api: EtcdApi) -> AsyncIterator[Cache]:
     """A cache that has everything."""
     cache = Cache(api, [FENCES, SHARD_MAP, CLUSTER, SLOTS])
     await cache.start()
-    await cache.ready(5)
+    await cache.ready(20)
     yield cache
     await cache.close()
 
@@ -34,7 +34,7 @@ def store(api: EtcdApi, cache: Cache) -> Store:
     return Store(api, cache=cache)
 
 
-async def test_P2_C3_no_update_is_lost_between_many_writers(api: EtcdApi, store: Store) -> None:
+async def test_scenario_P2_C3_no_update_is_lost_between_many_writers(api: EtcdApi, store: Store) -> None:
     """Two stores count up 30 times at once, from the cache and from reads: the sum is right, each result given once."""
     other = Store(api)
     results = await asyncio.gather(
@@ -49,7 +49,7 @@ async def test_P2_C3_no_update_is_lost_between_many_writers(api: EtcdApi, store:
 async def test_what_was_written_is_seen_in_the_cache_at_its_revision(store: Store, cache: Cache) -> None:
     """last_revision is what the cache must reach to show one's own write."""
     await store.transact([COUNTER], set_to(7))
-    await cache.wait_revision(store.last_revision, 5)
+    await cache.wait_revision(store.last_revision, 20)
     assert cache.get(FENCES, COUNTER.id).record == fence(7)
     assert cache.get(FENCES, COUNTER.id).mod_revision == store.last_revision
 
@@ -113,7 +113,7 @@ async def test_not_found_is_never_said_on_the_word_of_the_cache(api: EtcdApi, st
     assert await stale.transact([COUNTER], must_exist, from_cache=True) == 3
 
 
-async def test_E4_a_guard_that_moved_fences_the_write_off(api: EtcdApi, store: Store) -> None:
+async def test_scenario_E4_a_guard_that_moved_fences_the_write_off(api: EtcdApi, store: Store) -> None:
     """A holder that has been overtaken writes nothing, whether the guard was changed or removed."""
     await store.transact([OTHER], lambda _view: put_other(1))
     fence_at = (await store.read([OTHER])).at(OTHER.key).mod_revision
@@ -193,7 +193,7 @@ class Interfering:
 async def test_a_corrupt_record_is_an_error_not_an_absence(api: EtcdApi, store: Store, cache: Cache) -> None:
     """A value that is no record stops the decision, names the key, and is left as it is."""
     revision = (await api.txn((), [Put(COUNTER.key, b'{"term": "x"}'), Put(OTHER.key, fence(1).to_json())])).revision
-    await cache.wait_revision(revision, 5)
+    await cache.wait_revision(revision, 20)
     for from_cache in (False, True):
         with pytest.raises(CorruptRecord, match=r"/shards/0/reconcile .* term"):
             await store.transact([COUNTER], add_one, from_cache=from_cache)

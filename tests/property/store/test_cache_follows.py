@@ -31,7 +31,7 @@ STEPS = st.lists(st.one_of(WRITES, st.sampled_from(["cut", "mend", "compact", "b
 
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_E1_E2_a_cache_becomes_what_etcd_is(steps: list[list[Operation] | str]) -> None:
+def test_scenario_E1_E2_a_cache_becomes_what_etcd_is(steps: list[list[Operation] | str]) -> None:
     """Changes, outages and compactions in any order: records, revisions and what listeners were told all agree."""
 
     async def scenario() -> None:
@@ -52,9 +52,7 @@ def test_E1_E2_a_cache_becomes_what_etcd_is(steps: list[list[Operation] | str]) 
         last = (await etcd.txn((), [Put(FENCES.key("9/last"), fence(1).to_json())])).revision
         await cache.wait_revision(last, 10)
         truth = {kv.key: (kv.value, kv.mod_revision) for kv in (await etcd.scan(FENCES.prefix))[0]}
-        held = {
-            FENCES.key(i): (v.record.to_json(), v.mod_revision) for i, v in cache.all(FENCES).items() if v.record
-        }
+        held = {FENCES.key(i): (v.record.to_json(), v.mod_revision) for i, v in cache.all(FENCES).items() if v.record}
         assert held == truth
         assert {FENCES.key(i) for i, record in told.items() if record} == set(truth)
         assert cache.failures == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,10 +27,9 @@ MISHAPS = st.sampled_from([None, None, None, *Mishap])
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Back off for no time: the test decides who goes on."""
     monkeypatch.setattr(transact, "_BACKOFF_SECONDS", 0)
-    yield
 
 
 def memory(data: st.DataObject, *, mishaps: bool = True) -> tuple[MemoryEtcd, Turns]:
@@ -65,7 +64,7 @@ def add_one_as(writer: int) -> Callable[[View], Write[int]]:
 
 @EXAMPLES
 @given(data=st.data(), writers=st.integers(1, 5))
-def test_P2_no_update_is_lost_and_none_is_applied_twice(data: st.DataObject, writers: int) -> None:
+def test_scenario_P2_no_update_is_lost_and_none_is_applied_twice(data: st.DataObject, writers: int) -> None:
     """Writers add one each. Who returns has counted once, who failed has not, who does not know has at most once."""
 
     async def scenario() -> None:
@@ -88,14 +87,14 @@ def test_P2_no_update_is_lost_and_none_is_applied_twice(data: st.DataObject, wri
 A, B = Ref(FENCES, "a/balance"), Ref(FENCES, "b/balance")
 
 
-def withdraw(ref: Ref[object]) -> Callable[[View], Write[bool]]:
+def withdraw(ref: Ref[FenceRecord]) -> Callable[[View], Write[bool]]:
     """Take 2 from one account if both together hold at least 2: writes one record, rests on two."""
 
     def decide(view: View) -> Write[bool]:
         if count_of(view, A) + count_of(view, B) < 2:
             return Write(result=False)
         write = Write(result=True)
-        write.put(FENCES, ref.id, fence(count_of(view, ref) - 2))  # type: ignore[arg-type]
+        write.put(FENCES, ref.id, fence(count_of(view, ref) - 2))
         return write
 
     return decide
@@ -103,7 +102,7 @@ def withdraw(ref: Ref[object]) -> Callable[[View], Write[bool]]:
 
 @EXAMPLES
 @given(data=st.data(), takers=st.lists(st.sampled_from([A, B]), min_size=1, max_size=4), start=st.integers(0, 5))
-def test_what_was_only_read_is_compared_too(data: st.DataObject, takers: list[Ref[object]], start: int) -> None:
+def test_what_was_only_read_is_compared_too(data: st.DataObject, takers: list[Ref[FenceRecord]], start: int) -> None:
     """At no revision do the accounts together fall below zero, although each writer changes only one of them."""
 
     async def scenario() -> None:
@@ -133,7 +132,7 @@ async def _put_undisturbed(etcd: MemoryEtcd, values: dict[str, bytes]) -> int:
 
 @EXAMPLES
 @given(data=st.data(), writers=st.integers(1, 4))
-def test_E4_nothing_is_written_after_the_guard_has_changed(data: st.DataObject, writers: int) -> None:
+def test_scenario_E4_nothing_is_written_after_the_guard_has_changed(data: st.DataObject, writers: int) -> None:
     """The fence goes from term 1 to term 2 at some time: after that revision no write of term 1 appears, ever."""
 
     async def scenario() -> None:
@@ -175,7 +174,7 @@ async def _outcome(awaitable: object) -> object:
 
 @EXAMPLES
 @given(data=st.data(), writers=st.integers(2, 5), records=st.integers(2, 4))
-def test_C3_a_write_of_several_records_is_applied_whole_or_not_at_all(
+def test_scenario_C3_a_write_of_several_records_is_applied_whole_or_not_at_all(
     data: st.DataObject, writers: int, records: int
 ) -> None:
     """Every writer raises all records by one: at each revision they are equal, and no raise is lost."""
