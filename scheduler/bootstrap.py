@@ -114,6 +114,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
             now=_utc_now,
             emit=events.emit,
             on_result=metrics.reconciled,
+            on_cycle=metrics.cycle_ended,
         )
         return WorkerParts(
             base.etcd, base.store, base.cache, stack.pop_all(), base.cluster_id, context, Admission(redis)

@@ -84,6 +84,8 @@ class LoopContext:
     emit: Emit = _tell_nobody
     on_result: Callable[[str, bool], None] = lambda _action, _success: None
     """Told of each step on a workload, by the reference system's name, and whether it succeeded."""
+    on_cycle: Callable[[str, bool, float], None] = lambda _loop, _success, _seconds: None
+    """Told of the end of each cycle: its loop, whether all chunks went well, seconds since its slot began."""
     index: FleetIndex = field(init=False)
 
     def __post_init__(self) -> None:

@@ -107,8 +107,15 @@ async def run_chunk(parts: CycleParts, message: CycleMessage) -> str:
     try:
         outcome = await _attempt(parts.loop_context, _run(parts, message))
     finally:
-        await parts.admission.finish_chunk(message.cycle, failed=not outcome.startswith("ok"))
+        end = await parts.admission.finish_chunk(message.cycle, failed=not outcome.startswith("ok"))
+        _tell_of_end(parts.loop_context, message, end)
     return outcome
+
+
+def _tell_of_end(context: LoopContext, message: CycleMessage, end: Verdict) -> None:
+    if end in (Verdict.DONE, Verdict.FAILED):
+        took_seconds = max(0.0, context.now().timestamp() - message.due)
+        context.on_cycle(message.loop, end is Verdict.DONE, took_seconds)
 
 
 async def reconcile_now(parts: CycleParts, message: WorkloadMessage) -> str:

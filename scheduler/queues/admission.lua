@@ -65,10 +65,11 @@ local function finish_chunk(failed)
     return 'ok'
   end
   redis.call('HSET', key, 'lease_until', 0)
-  if all_failed == 0 then
-    redis.call('HSET', key, 'finished_slot', ARGV[3], 'finished_at', now)
+  if all_failed > 0 then
+    return 'failed'
   end
-  return 'ok'
+  redis.call('HSET', key, 'finished_slot', ARGV[3], 'finished_at', now)
+  return 'done'
 end
 
 if op == 'admit_cycle' then

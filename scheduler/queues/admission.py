@@ -37,6 +37,10 @@ class Verdict(StrEnum):
     """This very slot or chunk was admitted before."""
     BUSY = "busy"
     """The cycle before is still running."""
+    DONE = "done"
+    """This was the last chunk, and all went well."""
+    FAILED = "failed"
+    """This was the last chunk, and it or another did not go well."""
 
 
 class CycleState(NamedTuple):
@@ -68,7 +72,7 @@ class Admission:
         return await self._ask("admit_chunk", cycle, chunk)
 
     async def finish_chunk(self, cycle: Cycle, *, failed: bool) -> Verdict:
-        """Tell that a chunk ended; the last one frees the shard."""
+        """Tell that a chunk ended; the last one frees the shard, and is told DONE or FAILED."""
         return await self._ask("finish_chunk", cycle, int(failed))
 
     async def renew(self, cycle: Cycle) -> Verdict:

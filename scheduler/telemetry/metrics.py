@@ -159,6 +159,12 @@ class Metrics:
         """Count what reconciling one workload did. Fits LoopContext(on_result=…)."""
         self.reconciliation_results.labels(action, str(success).lower()).inc()
 
+    def cycle_ended(self, loop: str, success: bool, seconds: float) -> None:
+        """Count a reconcile cycle; `seconds` is from the begin of its slot. Fits LoopContext(on_cycle=…)."""
+        if loop == "reconcile":
+            self.reconciliation_cycles.labels("success" if success else "error").inc()
+            self.reconciliation_duration.observe(seconds)
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry) + (self.sums() if self.sums else generate_latest(self.work))

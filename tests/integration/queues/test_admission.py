@@ -49,7 +49,8 @@ async def run_whole(admission: Admission, one: Cycle, chunks: int = 1) -> None:
     assert await admission.admit_cycle(one, chunks, LEASE) is Verdict.OK
     for chunk in range(chunks):
         assert await admission.admit_chunk(one, chunk) is Verdict.OK
-        assert await admission.finish_chunk(one, failed=False) is Verdict.OK
+        end = await admission.finish_chunk(one, failed=False)
+        assert end is (Verdict.DONE if chunk == chunks - 1 else Verdict.OK)
 
 
 async def test_a_slot_runs_once(admission: Admission, shard: int) -> None:
@@ -189,8 +190,8 @@ async def test_the_last_finished_cycle_is_known_by_loop_and_shard(redis: Redis, 
     state = (await read_cycles(redis, shard + 1))["reconcile", shard]
     assert abs(state.finished_at - time.time()) < 60
     await admission.admit_cycle(bad, 2, LEASE)
-    await admission.finish_chunk(bad, failed=True)
-    await admission.finish_chunk(bad, failed=False)
+    assert await admission.finish_chunk(bad, failed=True) is Verdict.OK
+    assert await admission.finish_chunk(bad, failed=False) is Verdict.FAILED
     after = (await read_cycles(redis, shard + 1))["reconcile", shard]
     assert (after.slot, after.finished_at) == (11, state.finished_at)
     assert await admission.admit_cycle(cycle(shard, 12, term=3), 1, LEASE) is Verdict.OK
