@@ -111,9 +111,9 @@ def test_gauges_say_what_they_mean() -> None:
 def test_F89_reconcile_cycles_are_counted_and_timed_by_result() -> None:
     """Other loops' cycles are not reconcile cycles."""
     metrics = Metrics(process=False)
-    metrics.cycle_ended("reconcile", True, 0.4)
-    metrics.cycle_ended("reconcile", False, 70.0)
-    metrics.cycle_ended("monitor_nodes", True, 1.0)
+    metrics.cycle_ended("reconcile", success=True, seconds=0.4)
+    metrics.cycle_ended("reconcile", success=False, seconds=70.0)
+    metrics.cycle_ended("monitor_nodes", success=True, seconds=1.0)
     shown = metrics.exposition().decode()
     assert 'persys_scheduler_reconciliation_cycles_total{result="success"} 1.0' in shown
     assert 'persys_scheduler_reconciliation_cycles_total{result="error"} 1.0' in shown
