@@ -23,12 +23,12 @@ setup: $(READY) ## Create .venv and install the pinned dependencies
 # The two checks speak before pip or venv fail with something harder to read.
 $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "fleetbeat needs Python 3.11 or later, and there is none on PATH." >&2; \
-		echo "Install it (on Debian 12 and Ubuntu 24.04: apt-get install python3 python3-venv), or name it:" >&2; \
+		echo "Install it, as root (on Debian 12 and Ubuntu 24.04: apt-get install python3 python3-venv), or name it:" >&2; \
 		echo "  make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
-		echo "$(PYTHON) cannot make virtual environments. Install its venv module and type make again:" >&2; \
+		echo "$(PYTHON) cannot make virtual environments. Install its venv module, as root, and type make again:" >&2; \
 		echo "  apt-get install python3-venv" >&2; exit 1; }
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@test -x $(BIN)/pip || "$(PYTHON)" -m venv $(VENV) # pip comes last: an interrupted one is made again
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
@@ -39,8 +39,8 @@ up: $(READY) ## Start a whole cluster on this machine; Ctrl-C stops it (ARGS="--
 down: $(READY) ## Stop the cluster of `make up`
 	@exec $(BIN)/fleetbeat down $(ARGS)
 
-test: $(READY) ## Run all tests (ARGS="tests/unit -k name" runs some)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## Run all tests, four at a time; most of them wait (ARGS="tests/unit -k name" runs some)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
 lint: $(READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

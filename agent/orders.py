@@ -179,17 +179,19 @@ def _mount(field: str, mount: agent_pb2.VolumeMount) -> Mount:
 
 
 def _ports(ports: Iterable[agent_pb2.PortMapping]) -> tuple[Port, ...]:
-    found: dict[tuple[int, str], Port] = {}
+    """Parse ports; host port 0 leaves the choice to the engine."""
+    found: dict[tuple[int, int, str], Port] = {}
     for index, port in enumerate(_bounded("ports", ports)):
         protocol = port.protocol.lower() or "tcp"
         if protocol not in ("tcp", "udp", "sctp"):
             raise InvalidSpec(f"container.ports[{index}].protocol must be tcp, udp or sctp")
-        for name, value in (("host_port", port.host_port), ("container_port", port.container_port)):
-            if not 1 <= value <= 65535:  # noqa: PLR2004 - the range of a port
-                raise InvalidSpec(f"container.ports[{index}].{name} {value} must be 1 to 65535")
-        if (port.host_port, protocol) in found:
+        for name, value, least in (("host_port", port.host_port, 0), ("container_port", port.container_port, 1)):
+            if not least <= value <= 65535:  # noqa: PLR2004 - the range of a port
+                raise InvalidSpec(f"container.ports[{index}].{name} {value} must be {least} to 65535")
+        key = (port.host_port, 0 if port.host_port else port.container_port, protocol)
+        if key in found:
             raise InvalidSpec(f"container.ports[{index}]: {port.host_port}/{protocol} is given twice")
-        found[port.host_port, protocol] = Port(port.host_port, port.container_port, protocol)
+        found[key] = Port(port.host_port, port.container_port, protocol)
     return tuple(found.values())
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import pathlib
 import shutil
-import uuid
+import socket
 
 import msgspec
 import structlog
@@ -26,7 +27,7 @@ class FolderInUse(Exception):  # noqa: N818 - reads as a sentence where it is ra
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who this data folder belongs to. The agent id is random: it marks this folder's processes and containers."""
+    """Who this data folder belongs to. The agent id marks this folder's processes and containers."""
 
     node_id: str
     agent_id: str
@@ -80,7 +81,7 @@ class Shelf:
     def _identity(self, node_id: str) -> Identity:
         path = self.folder / "agent.json"
         if not path.exists():
-            write_durably(path, msgspec.json.encode(Identity(node_id, uuid.uuid4().hex)))
+            write_durably(path, msgspec.json.encode(Identity(node_id, self._agent_id(node_id))))
         identity = msgspec.json.decode(path.read_bytes(), type=Identity)
         if identity.node_id != node_id:
             raise FolderInUse(
@@ -88,6 +89,15 @@ class Shelf:
                 "choose another --data or --node-id"
             )
         return identity
+
+    def _agent_id(self, node_id: str) -> str:
+        """Return an id that no other folder has, and this place has again when the folder was removed.
+
+        So a new agent finds what an earlier one left running whose records are gone.
+        """
+        place = self.folder.parent.stat()
+        parts = (socket.gethostname(), place.st_dev, place.st_ino, self.folder.name, node_id)
+        return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
     def load_records(self) -> list[Record]:
         """Read all records; one that cannot be read is put aside and logged, never in the way of the others."""

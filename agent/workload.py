@@ -331,6 +331,10 @@ class Workload:
         """Wait until there is something to do: an order, a change of the copy, or a restart that is due."""
         if self._parked and self.copy is None:
             self.at_rest.set()
+        if self.copy and self._action and not self._action.done.is_set():
+            # An order asked for what runs, before the one that came in between was carried out.
+            self._settle(State.RUNNING if self.record.state is State.PENDING else self.record.state, "running")
+            await self.save()
         if self.copy and self._watch is None:
             self._watch = asyncio.create_task(self.copy.changed())
         restarts = self.copy is None and not self.held and self.record.order.desired is Desired.RUNNING

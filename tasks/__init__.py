@@ -10,17 +10,25 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 
 from scheduler.domain.shard import LOOPS
 from scheduler.queues.app import make_app
 from scheduler.queues.messages import CHUNK_TASK, WORKLOAD_TASK, CycleMessage, WorkloadMessage
-from scheduler.settings import load
+from scheduler.settings import Settings, SettingsError, load
 from scheduler.telemetry.logs import set_up_logs
 from tasks import runtime, steps
 
-settings = load()
-app = make_app(settings)
+
+def _configured() -> tuple[Settings, Celery]:
+    try:
+        found = load()
+        return found, make_app(found)
+    except SettingsError as error:  # without its traceback: it names the variable and what is allowed
+        raise SystemExit(f"fleetbeat cannot start:\n{error}") from None
+
+
+settings, app = _configured()
 app.set_current()
 steps.install(app)
 

@@ -58,8 +58,8 @@ def _take_limits(order: dict) -> None:  # type: ignore[type-arg]
 
 
 def _reset() -> None:
-    """Undo what Python does to a process and what must not be handed on."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+    """Undo what Python does to a process, and what must not be handed on: nohup, too, makes signals ignored."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 _COMMANDS = {
     "up": Lazy("scheduler.devcluster.up:up_command", "Start a whole cluster on this machine."),
-    "down": Lazy("scheduler.devcluster.down:down_command", "Stop the cluster that `up --detach` started."),
+    "down": Lazy("scheduler.devcluster.down:down_command", "Stop the cluster that `up` runs."),
     "apply": Lazy("scheduler.cli.apply:apply", "Create or change workloads and follow them until they run."),
     "status": Lazy("scheduler.cli.cluster:status", "Show the control plane: leader, shards, cycles, fronts."),
     "summary": Lazy("scheduler.cli.cluster:summary", "Count nodes and workloads by state."),

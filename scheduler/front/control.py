@@ -134,6 +134,9 @@ class AgentControl:
             self._parts.events.emit(kind, workload_id=spec.id, details={"revision": spec.revision_id})
         status = applied.status
         if not status.node_id and spec.desired_state == Desired.RUNNING:
+            if applied.changed and not applied.created:
+                # The placer reads the spec from the cache: it must not judge by what was wanted before.
+                await self._reader.see_own_writes()
             status = await self._place(spec, status)
         self._parts.wake(spec.id, status.node_id)
         await self._reader.see_own_writes()
@@ -159,7 +162,9 @@ class AgentControl:
             self._parts.events.emit(
                 EventType.WORKLOAD_SCHEDULED, workload_id=spec.id, node_id=outcome.node_id, reason=outcome.reason
             )
-            return status.replace(status=Phase.SCHEDULED, node_id=outcome.node_id, epoch=outcome.epoch)
+            return status.replace(
+                status=Phase.SCHEDULED, node_id=outcome.node_id, epoch=outcome.epoch, pending_reason=""
+            )
         if isinstance(outcome, Explanation):
             self._parts.metrics.placements.labels("no_fit").inc()
             for rejection in outcome.rejections:

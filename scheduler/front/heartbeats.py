@@ -110,11 +110,16 @@ class Heartbeats:
         self._mark(node.node_id, Seen(use=before.use if before else None, instance_id=node.instance_id), None)
 
     async def take(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """Answer a heartbeat. Raises InvalidInput; NotFound when etcd says that there is no such node."""
+        """Answer a heartbeat. Raises InvalidInput; NotFound when etcd says that there is no such node or agent."""
         check_heartbeat(request)
         node = self._cache.get(NODES, request.node_id).record
-        if node is None:
+        if node is None or _is_other(node, request):
             node = await self._look_up(request.node_id)
+            if _is_other(node, request):
+                raise NotFound(
+                    f'node "{node.node_id}" was registered by another agent, at {node.agent_endpoint}; '
+                    "register again, or give one of the two another id"
+                )
         return self._answer(node, request)
 
     async def _look_up(self, node_id: str) -> Node:
@@ -174,6 +179,11 @@ class Heartbeats:
         )
         response.lease_expires_at.FromDatetime(self._parts.now() + self._lease)
         return response
+
+
+def _is_other(node: Node, request: pb.HeartbeatRequest) -> bool:
+    """Tell whether an agent speaks for a node that another one has registered since: nobody can call it any more."""
+    return bool(node.instance_id and request.instance_id) and node.instance_id != request.instance_id
 
 
 def _use_of(request: pb.HeartbeatRequest) -> Use | None:

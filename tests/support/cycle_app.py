@@ -100,7 +100,13 @@ async def open_parts(settings: Settings) -> Any:
         await redis.rpush("closed", os.getpid())
         await stack.aclose()
 
-    context = SimpleNamespace(settings=settings, now=lambda: datetime.now(UTC), redis=redis, store=store)
+    context = SimpleNamespace(
+        settings=settings,
+        now=lambda: datetime.now(UTC),
+        redis=redis,
+        store=store,
+        on_cycle=lambda _loop, _success, _seconds: None,
+    )
     return SimpleNamespace(
         loop_context=context, admission=Admission(redis), store=store, cache=cache, etcd=etcd, close=close
     )

@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 
 _HIGHEST_PORT = 32767
 _START_SECONDS = 20.0
-_ports = itertools.count(random.Random(os.getpid() ^ time.time_ns()).randrange(11000, 30000))  # noqa: S311
+_PORTS_PER_WORKER = 2500
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+# Tests that run side by side begin far apart, so that none takes a port between another's look and its server's start.
+_ports = itertools.count(11000 + _worker * _PORTS_PER_WORKER + random.randrange(_PORTS_PER_WORKER // 2))  # noqa: S311
 
 
 def free_port() -> int:

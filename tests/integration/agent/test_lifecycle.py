@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,17 @@ async def test_an_agent_that_is_told_so_stops_its_work_when_it_ends(tmp_path: pa
         await node.front.reported("a", "Stopped")
         assert node.pids("a") == []
         await node.run(order("a", restart="always", epoch=2))
+
+
+async def test_an_agent_whose_folder_was_removed_leaves_no_copy_that_nobody_knows_of(node: Node) -> None:
+    """Its records are gone, so the control plane has the work started anew: the old copies must not run beside it."""
+    old = await node.run(order())
+    await node.signal(signal.SIGKILL)
+    await asyncio.to_thread(shutil.rmtree, node.data)
+    await node.start()
+    assert old not in node.pids()
+    await node.client.apply(order(epoch=2))
+    await eventually(lambda: len(node.pids()) == 1)
 
 
 async def test_a_second_agent_on_the_same_folder_refuses_to_start(node: Node) -> None:

@@ -47,7 +47,13 @@ async def test_a_command_runs_in_its_own_session_and_folder_with_its_environment
 
 
 async def test_a_workload_inherits_nothing_of_the_agent(node: Node) -> None:
-    """No socket, no lock, no pipe; no signal is blocked or ignored."""
+    """No socket, no lock, no pipe; no signal is blocked or ignored, even when the agent runs under nohup."""
+    await node.signal(signal.SIGKILL)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        await node.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
     await node.client.apply(order("w", "sh", "-c", "ls /proc/self/fd; grep -E 'Sig(Ign|Blk)' /proc/self/status"))
     await node.front.reported("w", "Stopped")
     lines = node.output().split()

@@ -143,6 +143,29 @@ async def test_F4_a_node_that_is_heard_again_becomes_ready_with_a_reason(etcd: E
         assert "heard again" in view.status_reason
 
 
+async def test_an_agent_whose_node_another_one_has_registered_is_told_to_register_again(etcd: EtcdApi) -> None:
+    """Else the endpoint of one that is gone would stay, while the other's heartbeats keep the node Ready."""
+
+    async def register(instance_id: str, endpoint: str) -> None:
+        capabilities = pb.NodeCapabilities(cpu_total_millicores=1, memory_total_mb=1)
+        await rig.control.RegisterNode(
+            pb.RegisterNodeRequest(
+                node_id="n1", grpc_endpoint=endpoint, instance_id=instance_id, capabilities=capabilities
+            )
+        )
+
+    async with front_on(etcd) as rig:
+        await register("a", "127.0.0.1:1")
+        await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=1))
+        await register("b", "127.0.0.1:2")
+        await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="b", sequence=1))
+        with refused(grpc.StatusCode.NOT_FOUND, "n1", "another agent", "127.0.0.1:2"):
+            await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=2))
+        await register("a", "127.0.0.1:1")
+        await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=3))
+        assert (await stored_node(rig)).agent_endpoint == "127.0.0.1:1"
+
+
 async def test_F5_a_heartbeat_keeps_a_drain_also_across_not_ready() -> None:
     """Health and what operators want are separate: neither a heartbeat nor a loss ends a drain."""
     async with front_on() as rig:

@@ -122,6 +122,17 @@ async def test_F11_without_room_the_workload_is_accepted_and_says_why_it_waits(e
         assert (view.status, view.pending_reason) == (Phase.PENDING, answer.pending_reason)
 
 
+async def test_F11_a_workload_that_fits_at_last_waits_for_nothing_any_more(etcd: EtcdApi) -> None:
+    """The answer to the apply that places it does not repeat why the earlier one did not."""
+    async with front_on(etcd) as rig:
+        await rig.register()
+        spec = container()
+        spec.resources.cpu_millicores = 64_000
+        assert (await rig.apply(spec=spec)).pending_reason
+        answer = await rig.apply()
+        assert (answer.status, answer.assigned_node_id, answer.pending_reason) == (Phase.SCHEDULED, "n1", "")
+
+
 async def test_F11_without_any_node_too() -> None:
     """The first workload of a cluster without nodes waits."""
     async with front_on() as rig:

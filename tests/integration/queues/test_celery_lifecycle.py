@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -223,3 +226,14 @@ def test_the_quit_signal_does_not_wait(table: Bench) -> None:
     worker.signal(signal.SIGQUIT)
     worker.wait(20)
     assert table.notes("ends") == []
+
+
+def test_F93_a_wrong_setting_is_told_without_a_traceback() -> None:
+    """Of `celery -A tasks worker`: the variable, its value and what is allowed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "tasks", "worker", "-Q", "shard-0"],
+        env={**os.environ, "FLEETBEAT_NODE_LEASE": "soon"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "FLEETBEAT_NODE_LEASE=soon" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -155,6 +155,22 @@ async def test_stopped_and_running_again(node: Node) -> None:
     await node.state(State.RUNNING)
 
 
+@pytest.mark.parametrize("between", [an_order(desired=Desired.STOPPED), an_order(revision="r2")], ids=["stop", "other"])
+async def test_an_order_that_is_taken_back_before_it_is_carried_out_leaves_the_workload_running(
+    node: Node, between: Order
+) -> None:
+    """The copy that was to go runs on, and is told as running: nobody would order it again while it is Pending."""
+    await node.roster.apply(an_order())
+    workload = await node.state(State.RUNNING)
+    workload.take(between)  # the driver has not looked yet
+    taken = await node.roster.apply(an_order())
+    await node.state(State.RUNNING)
+    assert taken.action
+    await asyncio.wait_for(taken.action.done.wait(), 5)
+    assert (taken.action.status, node.runtime.starts) == ("completed", 1)
+    assert node.shelf.load_records()[0].state is State.RUNNING
+
+
 async def test_delete_is_idempotent_and_removes_the_record(node: Node) -> None:
     """Once, again, and of what never was."""
     await node.roster.apply(an_order())

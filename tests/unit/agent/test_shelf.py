@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import stat
 
 import msgspec
@@ -54,6 +55,18 @@ def test_two_agents_never_hold_one_folder(tmp_path: pathlib.Path) -> None:
     first.close()
     second.open("n-1")
     second.close()
+
+
+def test_the_agent_id_is_that_of_the_place(tmp_path: pathlib.Path) -> None:
+    """It is found again when the folder is made anew, and no other folder or node has it."""
+    found = []
+    for name, node_id in (("a", "n-1"), ("a", "n-1"), ("b", "n-1"), ("a", "n-2")):
+        shelf = Shelf(tmp_path / name)
+        found.append(shelf.open(node_id).agent_id)
+        shelf.close()
+        shutil.rmtree(shelf.folder)
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
 
 
 def test_a_folder_belongs_to_one_node(tmp_path: pathlib.Path) -> None:

