@@ -50,6 +50,8 @@ async def up(data: pathlib.Path) -> None:
     etcd, redis = Binary("etcd", "etcd", (3, 5, 6)), Binary("redis", "redis", (7, 0, 0))
     site = Site(options, folder, etcd, redis, assign_ports(port_names(options), {}), has_docker=False)
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2]), "PYTHONUNBUFFERED": "1"}
+    if "STANDIN_INTERRUPTED" in environment:
+        signal.raise_signal(signal.SIGINT)
     await Supervisor(site, specs(site), environment, display).run()
     folder.unlock()
 

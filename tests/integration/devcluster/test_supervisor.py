@@ -272,3 +272,16 @@ def test_down_ends_what_a_killed_up_has_left_workloads_included(up: Up) -> None:
     up.process.wait(SECONDS)
     assert "stopped what was left" in down(up)
     up.wait(lambda: up.processes() == [])
+
+
+def test_an_interrupt_just_before_the_start_leaves_no_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives before the supervisor listens to signals, and takes effect when children have been started."""
+    monkeypatch.setenv("STANDIN_INTERRUPTED", "1")
+    cluster = Up(tmp_path / "data", "server")
+    try:
+        assert cluster.process.wait(SECONDS) == 0, cluster.said()
+        assert cluster.processes() == []
+    finally:
+        cluster.end_everything()
