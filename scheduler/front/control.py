@@ -8,6 +8,7 @@ workload that was stored is a success, whether there is a node for it or not.
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ import structlog
 from scheduler.domain.errors import Conflict, InvalidInput, NotFound, Refused, StoreUnavailable
 from scheduler.domain.event import EventType
 from scheduler.domain.ids import check_id
+from scheduler.domain.node import Node
 from scheduler.domain.workload import Desired, Phase, WorkloadSpec, WorkloadStatus
 from scheduler.front.convert import SLOW_BYTES, desired_state, to_spec
 from scheduler.front.errors import TooLarge
@@ -25,6 +27,7 @@ from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.front.services import handlers_of
 from scheduler.front.validate import NoCapacity, check_filters, to_node
+from scheduler.front.vitals import NOBODY
 from scheduler.pb import control_pb2 as pb
 from scheduler.placement.explain import Explanation
 from scheduler.store import nodes, workloads
@@ -62,11 +65,13 @@ class AgentControl:
             offered = to_node(request)
         except NoCapacity as error:
             return pb.RegisterNodeResponse(accepted=False, reason=str(error))
-        is_new = self._parts.cache.get(NODES, offered.node_id).record is None
+        known = (await self._parts.store.get(NODES, offered.node_id)).record
+        if known is not None and await self._is_another_alive(known, offered):
+            return pb.RegisterNodeResponse(accepted=False, reason=_twin_text(known))
         now = self._parts.now()
         node = await nodes.register(self._parts.store, offered, now=now, shard_key=self._parts.settings.shard_key)
         self._heartbeats.registered(node)
-        if is_new:
+        if known is None:
             self._parts.events.emit(EventType.NODE_JOINED, node_id=node.node_id, reason="registered")
         lease = self._parts.settings.node_lease_seconds
         answer = pb.RegisterNodeResponse(
@@ -78,6 +83,20 @@ class AgentControl:
         )
         answer.lease_expires_at.FromDatetime(now + timedelta(seconds=lease))
         return answer
+
+    async def _is_another_alive(self, known: Node, offered: Node) -> bool:
+        """Whether this id belongs to another agent, elsewhere, that was heard within its lease.
+
+        Two agents with one id would both run copies, and take the node from each other. An agent
+        that starts again at the same endpoint has replaced the one before; one that has moved is let
+        in when its old self has been silent for the lease.
+        """
+        if not known.instance_id or known.instance_id == offered.instance_id:
+            return False
+        if known.agent_endpoint == offered.agent_endpoint:
+            return False
+        vital = (await self._reader.vitals.of([known.node_id])).get(known.node_id, NOBODY)
+        return time.time() - vital.at < self._parts.settings.node_lease_seconds
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, _context: Any) -> pb.HeartbeatResponse:  # noqa: N802
         """Take a heartbeat."""
@@ -237,6 +256,13 @@ class AgentControl:
         """Count nodes and workloads."""
         self._reader.require_listed()
         return self._reader.summary()
+
+
+def _twin_text(known: Node) -> str:
+    return (
+        f'node_id: "{known.node_id}" belongs to an agent at {known.agent_endpoint} that is alive; '
+        "stop that one, or choose another id for this one"
+    )
 
 
 def _not_applied(reason: pb.FailureReason.ValueType, error: Exception) -> pb.ApplyWorkloadResponse:

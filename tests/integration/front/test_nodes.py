@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -145,25 +147,45 @@ async def test_F4_a_node_that_is_heard_again_becomes_ready_with_a_reason(etcd: E
 
 async def test_an_agent_whose_node_another_one_has_registered_is_told_to_register_again(etcd: EtcdApi) -> None:
     """Else the endpoint of one that is gone would stay, while the other's heartbeats keep the node Ready."""
-
-    async def register(instance_id: str, endpoint: str) -> None:
-        capabilities = pb.NodeCapabilities(cpu_total_millicores=1, memory_total_mb=1)
-        await rig.control.RegisterNode(
-            pb.RegisterNodeRequest(
-                node_id="n1", grpc_endpoint=endpoint, instance_id=instance_id, capabilities=capabilities
-            )
-        )
-
-    async with front_on(etcd) as rig:
-        await register("a", "127.0.0.1:1")
+    async with front_on(etcd, heartbeat_interval_seconds=0.1, node_lease_seconds=0.3) as rig:
+        assert (await register_as(rig, "a", "127.0.0.1:1")).accepted
         await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=1))
-        await register("b", "127.0.0.1:2")
+        await until(lambda: register_as(rig, "b", "127.0.0.1:2"))
         await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="b", sequence=1))
         with refused(grpc.StatusCode.NOT_FOUND, "n1", "another agent", "127.0.0.1:2"):
             await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=2))
-        await register("a", "127.0.0.1:1")
+        await until(lambda: register_as(rig, "a", "127.0.0.1:1"))
         await rig.control.Heartbeat(Heartbeat(node_id="n1", instance_id="a", sequence=3))
         assert (await stored_node(rig)).agent_endpoint == "127.0.0.1:1"
+
+
+async def test_persys_9_12_the_id_of_a_living_agent_cannot_be_taken_by_another(etcd: EtcdApi) -> None:
+    """The second one is told where the first is; one that starts again at the same place is let in."""
+    async with front_on(etcd) as rig:
+        assert (await register_as(rig, "a", "127.0.0.1:1")).accepted
+        answer = await register_as(rig, "b", "127.0.0.1:2")
+        assert not answer.accepted
+        assert "node_id" in answer.reason
+        assert "127.0.0.1:1" in answer.reason
+        assert (await stored_node(rig)).instance_id == "a"
+        assert (await register_as(rig, "c", "127.0.0.1:1")).accepted
+
+
+async def register_as(rig: Rig, instance_id: str, endpoint: str) -> pb.RegisterNodeResponse:
+    """Register node n1 as this instance of an agent."""
+    capabilities = pb.NodeCapabilities(cpu_total_millicores=1, memory_total_mb=1)
+    request = pb.RegisterNodeRequest(
+        node_id="n1", grpc_endpoint=endpoint, instance_id=instance_id, capabilities=capabilities
+    )
+    answer: pb.RegisterNodeResponse = await rig.control.RegisterNode(request)
+    return answer
+
+
+async def until(register: Callable[[], Awaitable[pb.RegisterNodeResponse]]) -> None:
+    """Register until it is accepted."""
+    async with asyncio.timeout(10):
+        while not (await register()).accepted:
+            await asyncio.sleep(0.05)
 
 
 async def test_F5_a_heartbeat_keeps_a_drain_also_across_not_ready() -> None:
