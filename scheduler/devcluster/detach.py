@@ -41,6 +41,8 @@ def start_detached(wanted: Wanted) -> None:
             raise
         output.seek(start)
         told = output.read().decode(errors="replace").partition("\n")[2]
+    if process.poll() == 0:
+        raise CannotStart("it was stopped, by `fleetbeat down` or a signal, before it was ready")
     if process.poll() is not None:
         raise CannotStart(told.replace("Error: ", "").strip())
     click.echo(told, nl=False)

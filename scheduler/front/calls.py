@@ -15,8 +15,9 @@ import grpc
 import structlog
 from grpc import aio
 
-from scheduler.domain.errors import FleetbeatError
+from scheduler.domain.errors import FleetbeatError, InvalidInput
 from scheduler.front.errors import Overloaded, internal_status, status_of
+from scheduler.front.services import Undecodable
 from scheduler.telemetry.metrics import Metrics, go_code
 
 MAX_IN_FLIGHT = 1_000
@@ -26,6 +27,12 @@ _log = structlog.get_logger("scheduler.front")
 
 Handler = Any
 """A grpc.RpcMethodHandler."""
+
+
+def _decoded(request: Any) -> Any:
+    if isinstance(request, Undecodable):
+        raise InvalidInput("request", f"is not a {request.message_type} message")
+    return request
 
 
 class Outcomes(aio.ServerInterceptor):
@@ -77,7 +84,7 @@ class Outcomes(aio.ServerInterceptor):
             try:
                 if bounded and self._in_flight > MAX_IN_FLIGHT:
                     raise Overloaded(f"more than {MAX_IN_FLIGHT} calls are in flight here; try again later")  # noqa: TRY301 - mapped right below
-                return await serve(request, context)
+                return await serve(_decoded(request), context)
             except asyncio.CancelledError:
                 code = "CANCELLED"
                 raise
@@ -98,7 +105,7 @@ class Outcomes(aio.ServerInterceptor):
             begun = time.perf_counter()
             code = "OK"
             try:
-                async for response in serve(request, context):
+                async for response in serve(_decoded(request), context):
                     yield response
             except (asyncio.CancelledError, GeneratorExit):
                 code = "CANCELLED"

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from scheduler.front.errors import NotServed
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Stands for a request that is no message of its type; whoever wraps the handlers refuses it.
+
+    Raising while a request is decoded would answer UNKNOWN, past every interceptor.
+    """
+
+    message_type: str
 
 
 def handlers_of(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
@@ -25,7 +37,7 @@ def handlers_of(service: ServiceDescriptor, implementation: object) -> grpc.Gene
 
 def _handler(method: MethodDescriptor, serve: Any) -> grpc.RpcMethodHandler[Any, Any]:
     coders: dict[str, Any] = {
-        "request_deserializer": GetMessageClass(method.input_type).FromString,
+        "request_deserializer": _decoder(method),
         "response_serializer": GetMessageClass(method.output_type).SerializeToString,
     }
     if method.client_streaming:  # every such method of ours also streams its answers
@@ -33,6 +45,18 @@ def _handler(method: MethodDescriptor, serve: Any) -> grpc.RpcMethodHandler[Any,
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(serve or _no_stream(method), **coders)
     return grpc.unary_unary_rpc_method_handler(serve or _no_answer(method), **coders)
+
+
+def _decoder(method: MethodDescriptor) -> Callable[[bytes], Any]:
+    parse = GetMessageClass(method.input_type).FromString
+
+    def decode(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return Undecodable(method.input_type.full_name)
+
+    return decode
 
 
 def _no_answer(method: MethodDescriptor) -> Any:

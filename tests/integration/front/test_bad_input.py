@@ -446,3 +446,16 @@ async def test_an_oversized_message_is_refused_before_it_is_parsed() -> None:
             await rig.control.ApplyWorkload(request)
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await rig.stored() == before
+
+
+@pytest.mark.parametrize("method", ["AgentControl/ApplyWorkload", "AgentControl/Heartbeat", "Fleet/ReadWorkloadLogs"])
+async def test_bytes_that_are_no_message_are_an_invalid_argument(method: str) -> None:
+    """Not an unknown error with a traceback in the log."""
+    package = "fleetbeat.v1" if method.startswith("Fleet") else "persys.control.v1"
+    async with front_on() as rig, grpc.aio.insecure_channel(f"127.0.0.1:{rig.front.grpc_port}") as channel:
+        make = channel.unary_stream if method.endswith("Logs") else channel.unary_unary
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            sent = make(f"/{package}.{method}")(b"\xff\xff\xff")
+            _ = [part async for part in sent] if method.endswith("Logs") else await sent
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "request: is not a" in (error.value.details() or "")
