@@ -454,8 +454,8 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(method: str) ->
     package = "fleetbeat.v1" if method.startswith("Fleet") else "persys.control.v1"
     async with front_on() as rig, grpc.aio.insecure_channel(f"127.0.0.1:{rig.front.grpc_port}") as channel:
         make = channel.unary_stream if method.endswith("Logs") else channel.unary_unary
+        sent = make(f"/{package}.{method}")(b"\xff\xff\xff")
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            sent = make(f"/{package}.{method}")(b"\xff\xff\xff")
-            _ = [part async for part in sent] if method.endswith("Logs") else await sent
+            await (sent.read() if method.endswith("Logs") else sent)
         assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "request: is not a" in (error.value.details() or "")
