@@ -18,14 +18,15 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A child in a session of its own, with marks."""
+    """A child in a session of its own, with marks; it has begun to run, for before that its environment is not there."""
     env = {table.AGENT_MARK: f"test-{os.getpid()}", table.WORKLOAD_MARK: "w", "SECRET": "x"}
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"], env=env, start_new_session=True
-    )
-    yield process
-    process.kill()
-    process.wait()
+    code = "import time; print('runs', flush=True); time.sleep(600)"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    with subprocess.Popen(command, env=env, start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"runs\n"
+        yield process
+        process.kill()
 
 
 def test_a_process_is_known_by_pid_and_start(child: subprocess.Popen[bytes]) -> None:
