@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A child in a session of its own, with marks; it has begun to run, for before that its environment is not there."""
+    """A child in a session of its own, with marks; it runs already, for before that its environment is not there."""
     env = {table.AGENT_MARK: f"test-{os.getpid()}", table.WORKLOAD_MARK: "w", "SECRET": "x"}
     code = "import time; print('runs', flush=True); time.sleep(600)"
     command = [sys.executable, "-I", "-S", "-c", code]
