@@ -66,7 +66,7 @@ docs: $(READY) ## Generate the settings reference
 	$(BIN)/python -m scheduler.cli.settings_doc > docs/reference/settings.md
 
 bench: $(READY) ## Measure speeds, as ratios against a floor measured in the same run
-	$(BIN)/python -m pytest tests/bench -s $(ARGS)
+	@for one in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$one .py) $(ARGS) || exit 1; done
 
 clean: ## Remove the virtual environment and all that tools left; not the data of clusters
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
