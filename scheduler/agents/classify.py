@@ -17,7 +17,8 @@ NO_STATUS = "status not found"
 
 _UNREACHABLE = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 _CODES = {grpc.StatusCode.ABORTED: OLDER_EPOCH, grpc.StatusCode.FAILED_PRECONDITION: NOT_NOW}
-_MAX_TEXT = 512
+MAX_TEXT = 512
+"""Characters of an agent's words that an error repeats."""
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
@@ -33,7 +34,7 @@ def _is_missing(error: grpc.aio.AioRpcError) -> bool:
 
 def meaning(error: grpc.aio.AioRpcError, node_id: str, rpc: str) -> FleetbeatError:
     """Return what to raise for a failed call."""
-    code, text = error.code(), (error.details() or "")[:_MAX_TEXT]
+    code, text = error.code(), (error.details() or "")[:MAX_TEXT]
     if is_unreachable(error):
         return AgentUnreachable(f"the agent of node {node_id} does not answer {rpc}: {code.name}: {text}")
     reason = MISSING if _is_missing(error) else _CODES.get(code, code.name)

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from scheduler.agents.channels import Channels, Peer
-from scheduler.agents.classify import MISSING, NOT_NOW, is_unreachable, meaning
+from scheduler.agents.classify import MAX_TEXT, MISSING, NOT_NOW, is_unreachable, meaning
 from scheduler.agents.report import report_of
 from scheduler.agents.request import apply_request
 from scheduler.domain.errors import AgentRejected, AgentUnreachable
@@ -86,7 +86,7 @@ class Agents:
                 return True
             raise
         if not answer.success:
-            raise AgentRejected(f"the agent of node {node.node_id} refuses DeleteWorkload: {answer.message[:512]}")
+            raise AgentRejected(f"the agent of node {node.node_id} refuses DeleteWorkload: {answer.message[:MAX_TEXT]}")
         return await self._is_gone(node, workload_id)
 
     async def status(self, node: Node, workload_id: str) -> Report:
@@ -146,7 +146,7 @@ class Agents:
         answer = await self._call(node, "ApplyWorkload", lambda peer: peer.service.ApplyWorkload, request)
         report = report_of(answer.status)
         if not answer.applied and not answer.skipped and report.state != Actual.FAILED:
-            text = (answer.message or report.message)[:512]
+            text = (answer.message or report.message)[:MAX_TEXT]
             raise AgentRejected(f"the agent of node {node.node_id} refuses ApplyWorkload: {text}", report.failure_code)
         if not answer.HasField("status"):
             report = Report(request.id, Actual.PENDING, revision_id=request.revision_id)

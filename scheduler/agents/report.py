@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.domain.report import Report
+from scheduler.domain.report import Report, has_vanished, is_terminal
 from scheduler.domain.workload import Actual
 from scheduler.pb import agent_pb2
 
@@ -12,15 +12,12 @@ _STATES = {
     agent_pb2.ACTUAL_STATE_STOPPED: Actual.STOPPED,
     agent_pb2.ACTUAL_STATE_FAILED: Actual.FAILED,
 }
-_VANISHED = "container not found"
-"""What the Persys compute-agent says, in state UNKNOWN, when somebody removed the container behind its back."""
 _TYPES = {
     agent_pb2.WORKLOAD_TYPE_CONTAINER: "container",
     agent_pb2.WORKLOAD_TYPE_COMPOSE: "compose",
     agent_pb2.WORKLOAD_TYPE_VM: "vm",
     agent_pb2.WORKLOAD_TYPE_MICROVM: "microvm",
 }
-_TRUE = frozenset({"true", "1", "yes"})
 
 
 def report_of(status: agent_pb2.WorkloadStatus) -> Report:
@@ -33,7 +30,7 @@ def report_of(status: agent_pb2.WorkloadStatus) -> Report:
         revision_id=status.revision_id,
         epoch=status.assignment_epoch,
         failure_code=metadata.get("failure_reason", ""),
-        retryable=metadata.get("retry_terminal", "").lower() not in _TRUE,
+        retryable=not is_terminal(metadata),
         metadata=metadata,
         usage=_usage(status.usage) if status.HasField("usage") else None,
     )
@@ -41,7 +38,7 @@ def report_of(status: agent_pb2.WorkloadStatus) -> Report:
 
 def _state(status: agent_pb2.WorkloadStatus) -> Actual:
     state = _STATES.get(status.actual_state, Actual.UNKNOWN)
-    if state is Actual.UNKNOWN and _VANISHED in status.message.lower():
+    if state is Actual.UNKNOWN and has_vanished(status.message):
         return Actual.MISSING
     return state
 

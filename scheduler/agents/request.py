@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from scheduler.domain.port import parse_port
 from scheduler.domain.workload import Desired, ManagedVolume, VmDisk, VmSpec, WorkloadSpec
 from scheduler.pb import agent_pb2
 from scheduler.placement.request import request_of, workload_type
@@ -87,12 +88,8 @@ def _mount(text: str) -> agent_pb2.VolumeMount:
 
 
 def _port(text: str) -> agent_pb2.PortMapping:
-    """Parse "host:container/proto"; a port alone is both."""
-    mapping, _, protocol = text.partition("/")
-    host, _, container = mapping.rpartition(":")
-    return agent_pb2.PortMapping(
-        host_port=int(host or container), container_port=int(container), protocol=protocol or "tcp"
-    )
+    port = parse_port(text)
+    return agent_pb2.PortMapping(host_port=port.host, container_port=port.container, protocol=port.protocol)
 
 
 def _volumes(volumes: Iterable[ManagedVolume]) -> list[agent_pb2.ManagedVolumeSpec]:

@@ -17,7 +17,7 @@ from scheduler.cli.documents import MAX_BYTES, Document, Mistake, read_documents
 from scheduler.cli.follow import Followed, Outcome, Report, exit_code, follow
 from scheduler.cli.manifest import Manifest, dump, request_of
 from scheduler.cli.options import CommandError, Options, asynchronous, common_options
-from scheduler.cli.sizes import converted, seconds_in
+from scheduler.cli.sizes import timeout_option
 from scheduler.cli.yaml_text import yaml_text
 from scheduler.pb import control_pb2
 
@@ -35,15 +35,7 @@ _MAX_MISTAKES = 50
 )
 @adhoc_options
 @click.option("--detach", is_flag=True, help="Send only; do not wait until the workloads run.")
-@click.option(
-    "--timeout",
-    "seconds",
-    default="2m",
-    show_default=True,
-    metavar="DURATION",
-    callback=converted(seconds_in),
-    help="How long to wait, as 90 or 2m.",
-)
+@timeout_option
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is sent, and no front is needed.")
 @common_options
 @click.pass_obj

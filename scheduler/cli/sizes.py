@@ -66,3 +66,14 @@ def converted(convert: Callable[[str], T]) -> Callable[[click.Context, click.Par
             raise click.BadParameter(str(error)) from None
 
     return callback
+
+
+timeout_option = click.option(
+    "--timeout",
+    "seconds",
+    default="2m",
+    show_default=True,
+    metavar="DURATION",
+    callback=converted(seconds_in),
+    help="How long to wait, as 90 or 2m.",
+)

@@ -11,7 +11,7 @@ import click
 from scheduler.cli import show
 from scheduler.cli.connect import Front, NoSuchRecordError, pages
 from scheduler.cli.options import CommandError, Options, asynchronous, common_options
-from scheduler.cli.sizes import converted, seconds_in
+from scheduler.cli.sizes import timeout_option
 from scheduler.pb import control_pb2, fleetbeat_pb2
 
 _AT_ONCE = 16
@@ -22,15 +22,7 @@ _POLL_SECONDS = 0.3
 @click.argument("workload_ids", metavar="ID…", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Delete every workload of the cluster.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the nodes confirm that it is gone.")
-@click.option(
-    "--timeout",
-    "seconds",
-    default="2m",
-    show_default=True,
-    metavar="DURATION",
-    callback=converted(seconds_in),
-    help="How long to wait, as 90 or 2m.",
-)
+@timeout_option
 @common_options
 @click.pass_obj
 @asynchronous

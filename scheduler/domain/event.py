@@ -16,7 +16,6 @@ class EventType(StrEnum):
     WORKLOAD_CREATED = "WorkloadCreated"
     WORKLOAD_UPDATED = "WorkloadUpdated"
     WORKLOAD_SCHEDULED = "WorkloadScheduled"
-    WORKLOAD_FAILED = "WorkloadFailed"
     WORKLOAD_DELETED = "WorkloadDeleted"
     RETRY_TRIGGERED = "RetryTriggered"
     RESCHEDULED = "Rescheduled"
@@ -24,8 +23,6 @@ class EventType(StrEnum):
     NODE_LOST = "NodeLost"
     NODE_READY = "NodeReady"
     BRAKE_HELD = "BrakeHeld"
-    LEADER_ELECTED = "LeaderElected"
-    LEADER_LOST = "LeaderLost"
 
 
 class Event(Record):

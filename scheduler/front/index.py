@@ -8,9 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 
 from scheduler.convergence.phase import phase_shown
+from scheduler.domain.groups import Groups
 from scheduler.domain.workload import Desired, Phase, WorkloadStatus
 from scheduler.store.cache import Cache, Change
 from scheduler.store.keys import NODES, SPECS, STATUSES
@@ -63,21 +65,21 @@ class FleetIndex:
         self.node_ids = SortedIds()
         self.workload_ids = SortedIds()
         """Workloads that have a spec."""
-        self._on_node: dict[str, set[str]] = {}
+        self._on_node = Groups()
         self._unplaced: set[str] = set()
         self._by_status: Counter[str] = Counter()
         self._by_desired: Counter[str] = Counter()
         self._not_ready: set[str] = set()
         cache.subscribe(self._take)
 
-    def on_node(self, node_id: str) -> frozenset[str] | set[str]:
+    def on_node(self, node_id: str) -> AbstractSet[str]:
         """Return the workloads assigned to a node."""
-        return self._on_node.get(node_id, frozenset())
+        return self._on_node.get(node_id)
 
     @property
     def busy_nodes(self) -> Iterable[str]:
         """Return the nodes that workloads are assigned to."""
-        return self._on_node
+        return self._on_node.names()
 
     @property
     def unplaced(self) -> Iterable[str]:
@@ -160,15 +162,12 @@ class FleetIndex:
     def _take_status(self, workload_id: str, before: WorkloadStatus | None, after: WorkloadStatus | None) -> None:
         if before:
             self._by_status[_stored(before)] -= 1
-            on_node = self._on_node.get(before.node_id, set())
-            on_node.discard(workload_id)
-            if not on_node:
-                self._on_node.pop(before.node_id, None)
+            self._on_node.remove(before.node_id, workload_id)
         self._unplaced.discard(workload_id)
         if after:
             self._by_status[_stored(after)] += 1
             if after.node_id:
-                self._on_node.setdefault(after.node_id, set()).add(workload_id)
+                self._on_node.add(after.node_id, workload_id)
             else:
                 self._unplaced.add(workload_id)
 

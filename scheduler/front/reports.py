@@ -8,14 +8,14 @@ stored status, a tombstone or the report itself changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from scheduler.domain.errors import InvalidInput
 from scheduler.domain.ids import check_id
 from scheduler.domain.node import Health, Node
-from scheduler.domain.report import Report
+from scheduler.domain.report import Report, has_vanished, is_terminal
 from scheduler.domain.workload import Actual
 from scheduler.front.index import FleetIndex
 from scheduler.front.pump import Key, Pump
@@ -37,10 +37,6 @@ _STATES = {one.lower(): str(one) for one in Actual if one}
 _STATES |= {f"actual_state_{name}": state for name, state in _STATES.items()}
 _TALKATIVE = frozenset({Actual.FAILED, Actual.UNKNOWN})
 """States whose message is news (as scheduler.store.observations sees it)."""
-
-_VANISHED = "container not found"
-"""What the Persys compute-agent says, in state Unknown, when somebody removed the container behind its back."""
-_TRUE = frozenset({"true", "1", "yes"})
 
 Fingerprint = tuple[object, ...]
 
@@ -155,7 +151,7 @@ class Reports:
         """
         reported = {wire.workload_id for wire in request.workload_statuses}
         copies.settled = {w: f for w, f in copies.settled.items() if w in reported}
-        for workload_id in self._index.on_node(node_id).difference(reported):
+        for workload_id in self._index.on_node(node_id) - reported:
             stored = self._cache.get(STATUSES, workload_id)
             if stored.record is None or not stored.record.observed_revision or stored.record.actual == Actual.MISSING:
                 continue
@@ -219,7 +215,7 @@ def _report_of(wire: pb.WorkloadStatus, state: str) -> Report:
     code = wire.reason.code or metadata.get("failure_reason", "")
     if not code and wire.failure_reason:
         code = pb.FailureReason.Name(wire.failure_reason) if wire.failure_reason in pb.FailureReason.values() else ""
-    if state == Actual.UNKNOWN and _VANISHED in wire.message.lower():
+    if state == Actual.UNKNOWN and has_vanished(wire.message):
         state = str(Actual.MISSING)
     return Report(
         workload_id=wire.workload_id,
@@ -228,15 +224,9 @@ def _report_of(wire: pb.WorkloadStatus, state: str) -> Report:
         revision_id=wire.revision_id[:128],
         epoch=max(0, wire.assignment_epoch),
         failure_code=code[:128],
-        retryable=wire.reason.retryable
-        if wire.reason.code
-        else metadata.get("retry_terminal", "").lower() not in _TRUE,
+        retryable=wire.reason.retryable if wire.reason.code else not is_terminal(metadata),
         metadata=metadata,
     )
-
-
-def _is_terminal(metadata: Mapping[str, str]) -> bool:
-    return metadata.get("retry_terminal", "").lower() in _TRUE
 
 
 def _fingerprint(report: Report, status_revision: int, tombstone_revision: int) -> Fingerprint:

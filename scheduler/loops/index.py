@@ -5,35 +5,12 @@ Kept current by the cache's changes, so that a cycle looks only at its own workl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
+from scheduler.domain.groups import Groups
 from scheduler.store.cache import Cache, Change
 from scheduler.store.keys import NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.tombstones import split_tombstone_id
-
-
-class _Groups:
-    """Sets of ids by a key."""
-
-    def __init__(self) -> None:
-        self._members: dict[str, set[str]] = {}
-
-    def add(self, key: str, member: str) -> None:
-        self._members.setdefault(key, set()).add(member)
-
-    def remove(self, key: str, member: str) -> None:
-        members = self._members.get(key)
-        if members is None:
-            return
-        members.discard(member)
-        if not members:
-            del self._members[key]
-
-    def get(self, key: str) -> Collection[str]:
-        return self._members.get(key, frozenset())
-
-    def names(self) -> Iterator[str]:
-        return iter(self._members)
 
 
 class FleetIndex:
@@ -44,9 +21,9 @@ class FleetIndex:
         self._cache = cache
         self._node_of: dict[str, str] = {}
         """Of each workload that has a spec; blank: none."""
-        self._on_node = _Groups()
-        self._owed_by = _Groups()
-        self._owed_for = _Groups()
+        self._on_node = Groups()
+        self._owed_by = Groups()
+        self._owed_for = Groups()
         cache.subscribe(self._take)
 
     def on_node(self, node_id: str) -> list[str]:

@@ -57,14 +57,6 @@ class Explanation:
             text += f"; nearest fit: {self.nearest.node_id} {self.nearest.lacks}"
         return text
 
-    @property
-    def error_text(self) -> str:
-        """The same in the form of the reference system's error."""
-        if not self.nodes_total:
-            return "no nodes available"
-        reasons = "; ".join(f"{r.nodes} {r.filter}: {r.example}" for r in self.rejections)
-        return f"no suitable node available ({reasons})"
-
 
 def without_figures(summary: str) -> str:
     """Reduce a summary to what is worth storing anew when it changes: filters and counts, not examples."""

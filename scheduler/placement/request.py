@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.domain.node import Taint
+from scheduler.domain.port import parse_port
 from scheduler.domain.workload import WorkloadSpec
 
 TOLERATIONS_KEY = "fleetbeat.tolerations"
@@ -85,11 +86,9 @@ def driver_name(name: str) -> str:
 
 
 def host_port(port: str) -> str:
-    """Turn "[address:]host:container[/protocol]" into "host/protocol"; blank when no fixed host port is asked."""
-    mapping, _, protocol = port.partition("/")
-    parts = mapping.split(":")
-    host = parts[-2].strip() if len(parts) > 1 else ""
-    return f"{host}/{protocol.strip().lower() or 'tcp'}" if host.strip("0") else ""
+    """Turn a stored port into "host/protocol"; blank when no fixed host port is asked."""
+    host, _, protocol = parse_port(port)
+    return f"{host}/{protocol}" if host else ""
 
 
 def parse_tolerations(text: str) -> tuple[Toleration, ...]:

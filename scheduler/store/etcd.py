@@ -57,7 +57,6 @@ class MemberStatus:
     leads: bool
     revision: int
     """Raft applied index: how far this member is."""
-    size_bytes: int
 
 
 class Etcd:
@@ -202,7 +201,7 @@ class Etcd:
             except grpc.aio.AioRpcError:
                 continue
             leads = answer.leader == answer.header.member_id
-            answers[endpoint.address] = MemberStatus(answer.version, leads, answer.raftAppliedIndex, answer.dbSize)
+            answers[endpoint.address] = MemberStatus(answer.version, leads, answer.raftAppliedIndex)
         return answers
 
     async def close(self) -> None:

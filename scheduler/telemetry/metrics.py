@@ -120,8 +120,8 @@ class Metrics:
         )
         self.handler_errors = own.counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
         self.heartbeat_changes = own.counter("heartbeat_changes", "Reported changes.", "result")
-        self.dropped = own.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
         cluster = _Maker(self.work)
+        self.dropped = cluster.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
         self.agent_requests = cluster.counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
         self.agent_duration = cluster.histogram("agent_rpc_duration_seconds", "Time of calls to agents.", "rpc", "code")
         self.reconciliation_results = cluster.counter(
@@ -135,8 +135,8 @@ class Metrics:
         self.store_conflicts = cluster.counter(
             "state_store_conflicts", "Transactions that had to be decided again.", "category"
         )
-        self.placement_duration = cluster.histogram("placement_duration_seconds", "Time to place a workload.")
-        self.placements = cluster.counter("placements", "Placement attempts.", "result")
+        self.placement_duration = cluster.histogram("placement_duration_seconds", "Time to place an applied workload.")
+        self.placements = cluster.counter("placements", "Placement attempts of applies.", "result")
         self.placement_rejections = cluster.counter(
             "placement_rejections", "Nodes rejected, by their first failing filter.", "filter"
         )

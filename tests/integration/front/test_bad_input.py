@@ -406,7 +406,7 @@ def test_the_table_is_large_enough() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-async def test_a_bad_request_is_refused_by_name_and_stores_nothing(case: Case) -> None:
+async def test_F10_F12_a_bad_request_is_refused_by_name_and_stores_nothing(case: Case) -> None:
     """The answer has the right code, names the field, and etcd holds the same bytes before and after."""
     async with front_on() as rig:
         before = await rig.stored()

@@ -200,7 +200,7 @@ async def test_F5_a_heartbeat_keeps_a_drain_also_across_not_ready() -> None:
         assert (node.status, node.drain) == (Health.READY, "Draining")
 
 
-async def test_a_node_registered_at_another_front_is_known_at_once() -> None:
+async def test_F61_a_node_registered_at_another_front_is_known_at_once() -> None:
     """A front whose cache does not know a node asks etcd before it says that there is none."""
     etcd = MemoryEtcd()
     async with front_on(etcd) as one, front_on(etcd) as two:

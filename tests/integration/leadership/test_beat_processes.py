@@ -113,7 +113,7 @@ def assert_handed_over(sent: list[Sent]) -> None:
     assert min(new) >= max(old)
 
 
-def test_of_two_beats_one_sends(table: Bench, queues: Queues) -> None:
+def test_F60_of_two_beats_one_sends(table: Bench, queues: Queues) -> None:
     """Each slot once to each shard, all in one term, with an expiry at the end of the slot, and recorded."""
     leader_and_follower(table)
     wait_for(lambda: len({m.slot for m in queues.reconcile()}) >= 3)
@@ -142,7 +142,7 @@ def test_a_terminated_leader_hands_over_at_once(table: Bench, queues: Queues) ->
     assert "Traceback" not in first.text()
 
 
-def test_B5_a_killed_leader_is_replaced_within_its_lease(table: Bench, queues: Queues) -> None:
+def test_B5_F60_a_killed_leader_is_replaced_within_its_lease(table: Bench, queues: Queues) -> None:
     """Slots that passed in the gap are not sent afterwards; the one at hand is sent once."""
     first, _ = leader_and_follower(table)
     wait_for(queues.reconcile)

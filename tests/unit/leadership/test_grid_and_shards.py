@@ -42,7 +42,7 @@ def test_the_schedule_names_every_loop_once_and_real_settings() -> None:
     assert len({p.offset for p in SCHEDULE}) == len(SCHEDULE)
 
 
-def test_every_node_belongs_to_exactly_one_shard() -> None:
+def test_F62_every_node_belongs_to_exactly_one_shard() -> None:
     """And to the one that shard_of says, also after the map has changed."""
     nodes = [f"node-{i}" for i in range(500)]
     for shards in (ShardMap(generation=1, count=3), ShardMap(generation=2, count=7, hash="crc32")):

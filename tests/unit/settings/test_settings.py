@@ -109,7 +109,9 @@ def test_durations_are_shown_as_they_are_read(seconds: float) -> None:
         ("FLEETBEAT_BROKER_URL", "http://broker", "allowed: redis://"),
     ],
 )
-def test_a_wrong_value_refuses_to_start(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str) -> None:
+def test_F63_a_wrong_value_refuses_to_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
     """The message names the variable, the value and what is allowed."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as caught:
@@ -148,7 +150,7 @@ def test_everything_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         ({"SCHEDULER_AGENT_TLS_ENABLED": "yes"}, "not built yet"),
     ],
 )
-def test_values_that_do_not_go_together_refuse_to_start(
+def test_F63_values_that_do_not_go_together_refuse_to_start(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], said: str
 ) -> None:
     """Settings are checked against each other."""
