@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +18,8 @@ from scheduler.pb import control_pb2_grpc, fleetbeat_pb2_grpc
 CONNECT_SECONDS = 3.0
 """A front that restarts is back within this."""
 CALL_SECONDS = 15.0
+HEAD_START_SECONDS = 0.3
+"""How long the other fronts are left alone: the first one named is the one to use while it answers."""
 _AGAIN_SECONDS = 0.2
 _CHANNEL = [
     ("grpc.enable_http_proxy", 0),  # a proxy for the web is none for the fleet
@@ -78,22 +80,21 @@ class Front:
 
     async def __aenter__(self) -> Self:
         """Connect to the first front that answers; raises UnreachableError."""
-        for server in self._servers:
-            channel = grpc.aio.insecure_channel(server, options=_CHANNEL)
-            try:
-                await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS)
-            except TimeoutError:
-                await channel.close()
-                continue
-            except BaseException:
-                await channel.close()
-                raise
-            self._channel, self.server = channel, server
-            self.control: Any = control_pb2_grpc.AgentControlStub(channel)
-            self.fleet: Any = fleetbeat_pb2_grpc.FleetStub(channel)
-            return self
-        hint = "; is the cluster still up? `fleetbeat up` starts it" if self._is_embedded else ""
-        raise UnreachableError(f"no front answers at {', '.join(self._servers)}{hint}")
+        channels = [grpc.aio.insecure_channel(server, options=_CHANNEL) for server in self._servers]
+        found: int | None = None
+        try:
+            found = await _first_ready(channels)
+        finally:
+            for place, channel in enumerate(channels):
+                if place != found:
+                    await channel.close()
+        if found is None:
+            hint = "; is the cluster still up? `fleetbeat up` starts it" if self._is_embedded else ""
+            raise UnreachableError(f"no front answers at {', '.join(self._servers)}{hint}")
+        self._channel, self.server = channels[found], self._servers[found]
+        self.control: Any = control_pb2_grpc.AgentControlStub(self._channel)
+        self.fleet: Any = fleetbeat_pb2_grpc.FleetStub(self._channel)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -144,6 +145,24 @@ class Front:
             return CommandError(f"front {self.server} does not offer this; is it of another version? ({details})")
         kind = NoSuchRecordError if code is grpc.StatusCode.NOT_FOUND else CommandError
         return kind(f"front {self.server}: {details} ({code.name})")
+
+
+async def _first_ready(channels: Sequence[grpc.aio.Channel]) -> int | None:
+    """Return the place of the first channel that connects, None when none does in time.
+
+    All are tried at once: a front that is down must not cost each command its whole time-out.
+    """
+    waits = [asyncio.create_task(channels[0].channel_ready())]
+    try:
+        await asyncio.wait(waits, timeout=min(HEAD_START_SECONDS, CONNECT_SECONDS))
+        if not waits[0].done():
+            waits += [asyncio.create_task(channel.channel_ready()) for channel in channels[1:]]
+            await asyncio.wait(waits, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        return next((place for place, wait in enumerate(waits) if wait.done()), None)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def pages(front: Front, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:

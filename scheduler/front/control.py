@@ -66,8 +66,8 @@ class AgentControl:
         except NoCapacity as error:
             return pb.RegisterNodeResponse(accepted=False, reason=str(error))
         known = (await self._parts.store.get(NODES, offered.node_id)).record
-        if known is not None and await self._is_another_alive(known, offered):
-            return pb.RegisterNodeResponse(accepted=False, reason=_twin_text(known))
+        if known is not None and (reason := await self._twin_of(known, offered)):
+            return pb.RegisterNodeResponse(accepted=False, reason=reason)
         now = self._parts.now()
         node = await nodes.register(self._parts.store, offered, now=now, shard_key=self._parts.settings.shard_key)
         self._heartbeats.registered(node)
@@ -84,19 +84,25 @@ class AgentControl:
         answer.lease_expires_at.FromDatetime(now + timedelta(seconds=lease))
         return answer
 
-    async def _is_another_alive(self, known: Node, offered: Node) -> bool:
-        """Whether this id belongs to another agent, elsewhere, that was heard within its lease.
+    async def _twin_of(self, known: Node, offered: Node) -> str:
+        """Say which other agent, elsewhere, this id belongs to, if that was heard within its lease; else "".
 
         Two agents with one id would both run copies, and take the node from each other. An agent
         that starts again at the same endpoint has replaced the one before; one that has moved is let
         in when its old self has been silent for the lease.
         """
         if not known.instance_id or known.instance_id == offered.instance_id:
-            return False
+            return ""
         if known.agent_endpoint == offered.agent_endpoint:
-            return False
+            return ""
         vital = (await self._reader.vitals.of([known.node_id])).get(known.node_id, NOBODY)
-        return time.time() - vital.at < self._parts.settings.node_lease_seconds
+        if time.time() - vital.at < self._parts.settings.node_lease_seconds:
+            return _twin_text(known, "that is alive")
+        # The other one may talk to another front, of which nothing is heard while Redis is away. As
+        # long as nobody can tell that it is silent, it counts as alive, here as in the node monitor.
+        if known.is_ready and self._parts.redis is not None and not self._reader.vitals.redis_up:
+            return _twin_text(known, "that may be alive: Redis, which would tell, does not answer")
+        return ""
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, _context: Any) -> pb.HeartbeatResponse:  # noqa: N802
         """Take a heartbeat."""
@@ -258,9 +264,9 @@ class AgentControl:
         return self._reader.summary()
 
 
-def _twin_text(known: Node) -> str:
+def _twin_text(known: Node, state: str) -> str:
     return (
-        f'node_id: "{known.node_id}" belongs to an agent at {known.agent_endpoint} that is alive; '
+        f'node_id: "{known.node_id}" belongs to an agent at {known.agent_endpoint} {state}; '
         "stop that one, or choose another id for this one"
     )
 

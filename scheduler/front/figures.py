@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.index import FleetIndex
@@ -37,19 +35,25 @@ class Figures:
             "heartbeat_changes_waiting": float(len(self._heartbeats.reports.pump)),
             "pulses_waiting": float(len(self._heartbeats.pulses)),
             "pending_age_seconds_max": (self._parts.now() - oldest).total_seconds() if oldest else 0.0,
-            "heartbeat_age_seconds_max": self._heartbeat_age(),
         }
+        if (age := self._heartbeat_age()) is not None:
+            gauges["heartbeat_age_seconds_max"] = age
         if freshness.synced:
             gauges["cache_age_seconds"] = freshness.age_seconds
         return FleetFigures(self._index.nodes(), self._index.workloads(), self._index.desired(), gauges)
 
-    def _heartbeat_age(self) -> float:
-        """Return the greatest age among Ready nodes of which a heartbeat is known, here or in Redis (as last read)."""
-        known = self._vitals.latest
-        now = time.time()
-        ages = (
-            now - known[node_id].at
+    def _heartbeat_age(self) -> float | None:
+        """Return the greatest age among Ready nodes of which a heartbeat is known, here or in Redis.
+
+        As of the last read of all of them, some seconds ago: what was heard since is not an age yet.
+        None: nothing is known, as without Redis on a front that agents do not talk to.
+        """
+        known, read_at = self._vitals.latest, self._vitals.latest_at
+        ages = [
+            max(0.0, read_at - known[node_id].at)
             for node_id, stored in self._parts.cache.all(NODES).items()
             if stored.record and stored.record.is_ready and node_id in known
-        )
-        return max(ages, default=0.0)
+        ]
+        if ages or not self._index.nodes()["Ready"]:
+            return max(ages, default=0.0)
+        return None

@@ -57,13 +57,15 @@ class Vitals:
         """Whether Redis answered the last read."""
         self.latest: Mapping[str, Vital] = {}
         """What the last read of all nodes found."""
+        self.latest_at = 0.0
+        """Unix seconds of that read."""
 
     async def of(self, node_ids: Sequence[str] | None = None) -> Mapping[str, Vital]:
         """Return what is known of these nodes (None: of all); a node that was never heard is absent."""
         view = await (self._everything() if node_ids is None else self._read(node_ids))
         found = self._with_ours(view, node_ids)
         if node_ids is None:
-            self.latest = found
+            self.latest, self.latest_at = found, time.time()
         return found
 
     def _with_ours(self, view: PulseView, node_ids: Sequence[str] | None) -> dict[str, Vital]:

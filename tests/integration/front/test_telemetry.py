@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from scheduler.domain.node import Health
 from scheduler.domain.record import utc
 from scheduler.domain.shard import LOOPS
+from scheduler.front.vitals import Vital
 from scheduler.pb import control_pb2 as pb
 from scheduler.pb import fleetbeat_pb2 as fb
 from scheduler.queues.admission import _key
@@ -138,6 +139,59 @@ async def test_without_redis_everything_else_works_and_pulses_come_later(tmp_pat
             server.start()
             await eventually(arrived)
     await redis.aclose()
+
+
+async def register_as(rig: Rig, instance_id: str, endpoint: str) -> pb.RegisterNodeResponse:
+    """Register node n1 as this instance of an agent."""
+    capabilities = pb.NodeCapabilities(cpu_total_millicores=1, memory_total_mb=1)
+    request = pb.RegisterNodeRequest(
+        node_id="n1", grpc_endpoint=endpoint, instance_id=instance_id, capabilities=capabilities
+    )
+    answer: pb.RegisterNodeResponse = await rig.control.RegisterNode(request)
+    return answer
+
+
+async def test_the_id_of_an_agent_that_another_front_hears_is_not_given_away_while_redis_is_away() -> None:
+    """Else two agents would take the node from each other, each at a front of its own, and both would run copies.
+
+    Once the node monitor has found it silent, or the agent is back in its old place, there is no doubt.
+    """
+    redis = make_redis(Settings(redis_addr=f"127.0.0.1:{servers.free_port()}"))
+    etcd = MemoryEtcd()
+    async with front_on(etcd, redis=redis) as one, front_on(etcd, redis=redis, front_id="front-2") as two:
+        assert (await register_as(one, "a", "127.0.0.1:1")).accepted
+        answer = await register_as(two, "b", "127.0.0.1:2")
+        assert not answer.accepted
+        assert "127.0.0.1:1" in answer.reason
+        assert "Redis" in answer.reason
+        assert (await register_as(two, "c", "127.0.0.1:1")).accepted
+        node = (await two.parts.store.get(NODES, "n1")).record
+        assert node
+        await two.put(NODES, "n1", node.replace(status=Health.NOT_READY))
+        two.front.heartbeats._seen.clear()
+        assert (await register_as(two, "d", "127.0.0.1:2")).accepted
+
+
+async def test_the_age_of_heartbeats_is_left_out_where_it_is_not_known() -> None:
+    """A front that hears no agent and has no Redis must not report an age of 0, which would look well."""
+    redis = make_redis(Settings(redis_addr=f"127.0.0.1:{servers.free_port()}"))
+    etcd = MemoryEtcd()
+    async with front_on(etcd, redis=redis) as one, front_on(etcd, redis=redis, front_id="front-2") as two:
+        await one.register()
+        await two.parts.cache.wait_revision(one.parts.store.last_revision, 5)
+        for rig, is_known in ((one, True), (two, False)):
+            await rig.control.ListNodes(pb.ListNodesRequest())
+            assert (b"\npersys_scheduler_heartbeat_age_seconds_max " in rig.parts.metrics.exposition()) == is_known
+
+
+async def test_the_age_of_heartbeats_does_not_grow_between_two_reads(redis: Redis) -> None:
+    """What other fronts heard since the last read of Redis counts as no silence."""
+    async with front_on(redis=redis) as rig:
+        await rig.register()
+        await rig.control.ListNodes(pb.ListNodesRequest())
+        rig.front._vitals.latest_at -= 100
+        rig.front._vitals.latest = {n: Vital(v.at - 100) for n, v in rig.front._vitals.latest.items()}
+        assert 0 <= rig.front._figures().gauges["heartbeat_age_seconds_max"] < 10
 
 
 async def test_a_pulse_that_waited_for_redis_is_as_old_as_the_heartbeat(redis: Redis) -> None:

@@ -119,6 +119,23 @@ def test_several_servers_are_tried_in_turn(run: Run, fake: FakeFront, monkeypatc
     assert fake.server in ended.out
 
 
+def test_a_front_that_is_down_does_not_cost_its_time_out(
+    run: Run, fake: FakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All fronts are tried at once: with the first one gone, no command waits for it."""
+    monkeypatch.setattr(connect, "CONNECT_SECONDS", 60.0)
+    started = time.monotonic()
+    ended = run("status", "--server", f"127.0.0.1:{free_port()},{fake.server}")
+    assert time.monotonic() - started < 30
+    assert ended.code == 0
+
+
+def test_the_first_front_named_is_used_while_it_answers(run: Run, fake: FakeFront) -> None:
+    """The others are not even asked: what was just written is read back where it was written."""
+    ended = run("status", "--server", f"{fake.server},127.0.0.1:{free_port()}")
+    assert fake.server in ended.out
+
+
 def test_a_read_is_repeated_while_the_front_is_away_for_a_moment(ask: Run, fake: FakeFront) -> None:
     """UNAVAILABLE is asked again."""
     fake.away_for["GetClusterStatus"] = 3
