@@ -162,12 +162,13 @@ async def test_an_order_that_is_taken_back_before_it_is_carried_out_leaves_the_w
     """The copy that was to go runs on, and is told as running: nobody would order it again while it is Pending."""
     await node.roster.apply(an_order())
     workload = await node.state(State.RUNNING)
-    workload.take(between)  # the driver has not looked yet
-    taken = await node.roster.apply(an_order())
+    workload.take(between)
+    action = workload.take(an_order())  # at once: the driver cannot have looked in between
+    await workload.save()
+    workload.wake()
     await node.state(State.RUNNING)
-    assert taken.action
-    await asyncio.wait_for(taken.action.done.wait(), 5)
-    assert (taken.action.status, node.runtime.starts) == ("completed", 1)
+    await asyncio.wait_for(action.done.wait(), 5)
+    assert (action.status, node.runtime.starts) == ("completed", 1)
     assert node.shelf.load_records()[0].state is State.RUNNING
 
 
