@@ -27,9 +27,19 @@ class Turns:
     async def run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Run all to their ends; return their results or exceptions, in order."""
         tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-        while not all(task.done() for task in tasks):
-            for _ in range(_SETTLE):
-                await asyncio.sleep(0)
-            if self._waiting:
-                self._waiting.pop(self._choose(len(self._waiting))).set_result(None)
-        return await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            while not all(task.done() for task in tasks):
+                for _ in range(_SETTLE):
+                    await asyncio.sleep(0)
+                if self._waiting:
+                    self._waiting.pop(self._choose(len(self._waiting))).set_result(None)
+        finally:
+            # Hypothesis ends an example by an exception, out of any draw. A task left with one would
+            # tell of it whenever it is collected, in the midst of another test.
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+                raise outcome
+        return outcomes
