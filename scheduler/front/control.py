@@ -12,7 +12,6 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import grpc
 import structlog
 
 from scheduler.domain.errors import Conflict, InvalidInput, NotFound, Refused, StoreUnavailable
@@ -25,7 +24,6 @@ from scheduler.front.errors import TooLarge
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
-from scheduler.front.services import handlers_of
 from scheduler.front.validate import NoCapacity, check_filters, to_node
 from scheduler.front.vitals import NOBODY
 from scheduler.pb import control_pb2 as pb
@@ -52,10 +50,6 @@ class AgentControl:
         self._parts = parts
         self._reader = reader
         self._heartbeats = heartbeats
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods."""
-        return handlers_of(SERVICE, self)
 
     # Agents
 

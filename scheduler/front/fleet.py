@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
-
 from scheduler.domain.errors import Refused
 from scheduler.domain.ids import check_id
 from scheduler.domain.node import Node
@@ -16,7 +14,6 @@ from scheduler.front.cluster import ClusterStatus
 from scheduler.front.errors import Overloaded, Stopping
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
-from scheduler.front.services import handlers_of
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.placement.explain import Explanation
 from scheduler.store.keys import NODES, STATUSES
@@ -39,10 +36,6 @@ class Fleet:
         self._status = ClusterStatus(parts, reader)
         self._streams = 0
         self._stopping = asyncio.Event()
-
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return the handlers of all methods."""
-        return handlers_of(SERVICE, self)
 
     def stop(self) -> None:
         """End all streams: the front stops."""

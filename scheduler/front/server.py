@@ -29,6 +29,7 @@ from scheduler.front.http import TEXT, HttpServer, Page, json_page
 from scheduler.front.index import FleetIndex
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
+from scheduler.front.services import handlers_of
 from scheduler.front.vitals import Vitals
 from scheduler.placement.fleet import Measured
 from scheduler.settings import Settings, SettingsError
@@ -82,8 +83,9 @@ class Front:
         self.heartbeats = Heartbeats(parts, index, listening=lambda: self._health.ready)
         self._vitals = Vitals(parts.pulses, self.heartbeats)
         self.reader = Reader(parts, index, self._vitals)
-        self._control = AgentControl(parts, self.reader, self.heartbeats)
         self._fleet = Fleet(parts, self.reader)
+        self._control_services: tuple[object, ...] = (AgentControl(parts, self.reader, self.heartbeats),)
+        self._fleet_services: tuple[object, ...] = (self._fleet,)
         self._figures = Figures(parts, index, self._vitals, self.heartbeats, self._health)
         self._shared = SharedMetrics(parts.redis, parts.metrics)
         parts.metrics.follow_store(parts.store)
@@ -103,7 +105,11 @@ class Front:
         """Listen; port 0 takes a free one. Calls are welcome from when etcd has been read. Raises OSError."""
         outcomes = Outcomes(self._parts.metrics, SERVICES, unbounded=[control.HEARTBEAT_METHOD])
         self._server = aio.server(interceptors=[outcomes], options=server_options(reuse_port=reuse_port))
-        handlers = (self._control.handlers(), self._fleet.handlers(), sandboxes.sandbox_handlers())
+        handlers = (
+            handlers_of(control.SERVICE, *self._control_services),
+            handlers_of(fleet.SERVICE, *self._fleet_services),
+            sandboxes.sandbox_handlers(),
+        )
         self._server.add_generic_rpc_handlers(handlers)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         await self._health.start(self._server)

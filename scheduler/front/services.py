@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,19 @@ class Undecodable:
     message_type: str
 
 
-def handlers_of(service: ServiceDescriptor, implementation: object) -> grpc.GenericRpcHandler:
+def handlers_of(service: ServiceDescriptor, *implementations: object) -> grpc.GenericRpcHandler:
     """Return the handlers of all methods of a service.
 
-    A method of the implementation with the same name serves it: `async def` where one answer
-    is due, an async generator where a stream is. Every other method answers UNIMPLEMENTED
+    The first implementation that has a method of the same name serves it: `async def` where one
+    answer is due, an async generator where a stream is. Every other method answers UNIMPLEMENTED
     with a text that names it.
     """
-    handlers = {method.name: _handler(method, getattr(implementation, method.name, None)) for method in service.methods}
+    handlers = {method.name: _handler(method, _serving(method.name, implementations)) for method in service.methods}
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _serving(name: str, implementations: Sequence[object]) -> Any:
+    return next((getattr(one, name) for one in implementations if hasattr(one, name)), None)
 
 
 def _handler(method: MethodDescriptor, serve: Any) -> grpc.RpcMethodHandler[Any, Any]:
