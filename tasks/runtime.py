@@ -15,13 +15,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from opentelemetry.trace import SpanKind
+from structlog.contextvars import bound_contextvars
 
 from scheduler.domain.errors import StoreUnavailable
 from scheduler.queues.loop_thread import LoopThread
-from scheduler.queues.messages import CycleMessage, WorkloadMessage
+from scheduler.queues.messages import CycleMessage, Message, WorkloadMessage
 from scheduler.queues.publish import Publisher
 from scheduler.queues.seldom import Seldom
 from scheduler.settings import Settings
+from scheduler.tracing import set_up_tracing, span
 
 if TYPE_CHECKING:
     from scheduler.bootstrap import WorkerParts
@@ -39,6 +42,9 @@ class Runtime:
         """Start the event loop."""
         self._settings = settings
         self._publisher = publisher
+        self._end_tracing = set_up_tracing(
+            settings.otlp_endpoint, insecure=settings.otlp_insecure, ratio=settings.trace_ratio, component="worker"
+        )
         self._thread = LoopThread("tasks")
         self._opening = asyncio.Lock()
         self._parts: WorkerParts | None = None
@@ -51,19 +57,19 @@ class Runtime:
         """Open a cycle."""
         from scheduler.loops import cycle  # noqa: PLC0415 - the worker's main process needs none of this
 
-        return self._run(lambda parts: cycle.open_cycle(parts, message, self._publish))
+        return self._run(lambda parts: cycle.open_cycle(parts, message, self._publish), message)
 
     def run_chunk(self, message: CycleMessage) -> str:
         """Run a chunk of a cycle."""
         from scheduler.loops import cycle  # noqa: PLC0415
 
-        return self._run(lambda parts: cycle.run_chunk(parts, message))
+        return self._run(lambda parts: cycle.run_chunk(parts, message), message)
 
     def reconcile_now(self, message: WorkloadMessage) -> str:
         """Look at one workload."""
         from scheduler.loops import cycle  # noqa: PLC0415
 
-        return self._run(lambda parts: cycle.reconcile_now(parts, message))
+        return self._run(lambda parts: cycle.reconcile_now(parts, message), message)
 
     def close(self) -> None:
         """Close what is open and end the loop."""
@@ -71,15 +77,20 @@ class Runtime:
             self._thread.call(self._close(), timeout_seconds=_CLOSE_SECONDS)
         finally:
             self._thread.close()
+            self._end_tracing()
 
-    def _run(self, work: Callable[[WorkerParts], Coroutine[Any, Any, str]]) -> str:
+    def _run(self, work: Callable[[WorkerParts], Coroutine[Any, Any, str]], message: Message) -> str:
         async def run() -> str:
             try:
                 parts = await self._open()
             except (StoreUnavailable, TimeoutError) as error:
                 _seldom.warning("etcd does not answer, left to the next cycle: %s", error)
                 return "unavailable"
-            return await work(parts)
+            with (
+                bound_contextvars(**message.about),
+                span(message.task, SpanKind.CONSUMER, parent=message.traceparent, attributes=_attributes(message)),
+            ):
+                return await work(parts)
 
         return self._thread.call(run())
 
@@ -99,6 +110,10 @@ class Runtime:
     async def _close(self) -> None:
         if self._parts is not None:
             await self._parts.close()
+
+
+def _attributes(message: Message) -> dict[str, str | int]:
+    return {f"scheduler.{name}": value for name, value in message.about.items()}
 
 
 async def open_parts(settings: Settings) -> WorkerParts:

@@ -59,9 +59,9 @@ def check_served(served: Iterable[str], settings: Settings) -> None:
 
 
 async def _mapped_shards(settings: Settings) -> int:
-    from scheduler.bootstrap import open_beat  # noqa: PLC0415 - most of it is not for the worker's main process
+    from scheduler.bootstrap import open_map  # noqa: PLC0415 - most of it is not for the worker's main process
 
-    parts = await open_beat(settings)
+    parts = await open_map(settings)
     try:
         shards = current_map(parts.cache)
         return shards.count if shards else 0

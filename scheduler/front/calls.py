@@ -18,6 +18,7 @@ from grpc import aio
 from scheduler.domain.errors import FleetbeatError, InvalidInput
 from scheduler.front.errors import Overloaded, internal_status, status_of
 from scheduler.front.services import Undecodable
+from scheduler.front.traced import traced
 from scheduler.telemetry.metrics import Metrics, go_code
 
 MAX_IN_FLIGHT = 1_000
@@ -76,6 +77,8 @@ class Outcomes(aio.ServerInterceptor):
 
     def _unary(self, method: str, serve: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         bounded = method not in self._unbounded
+        if bounded:  # heartbeats are too many to be traced
+            serve = traced(method, serve)
 
         async def call(request: Any, context: Any) -> Any:
             begun = time.perf_counter()

@@ -29,10 +29,17 @@ class Message(BaseModel):
     shard: int = Field(ge=0, lt=MAX_SHARDS)
     generation: int = Field(ge=0)
     """Of the shard map that the sender knew."""
+    traceparent: str = Field(default="", max_length=64)
+    """The trace that this belongs to, as W3C writes it; blank: none."""
 
     @property
     def task(self) -> str:
         """The name of the task that takes this message."""
+        raise NotImplementedError
+
+    @property
+    def about(self) -> dict[str, str | int]:
+        """What logs and spans of the task say of it."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -66,6 +73,11 @@ class CycleMessage(Message):
         """The task that opens the cycle, or the one that runs a chunk."""
         return f"tasks.{self.loop}" if self.chunk is None else CHUNK_TASK
 
+    @property
+    def about(self) -> dict[str, str | int]:
+        """Loop, shard and slot."""
+        return {"loop": self.loop, "shard": self.shard, "cycle": self.slot}
+
     def summary(self) -> str:
         """Name shard, slot and term; for a chunk its loop, number and size too."""
         cycle = f"shard={self.shard} slot={self.slot} term={self.term}"
@@ -83,6 +95,11 @@ class WorkloadMessage(Message):
     def task(self) -> str:
         """The one task for all of them."""
         return WORKLOAD_TASK
+
+    @property
+    def about(self) -> dict[str, str | int]:
+        """Workload and shard."""
+        return {"workload_id": self.workload_id, "shard": self.shard}
 
     def summary(self) -> str:
         """Name shard and workload."""

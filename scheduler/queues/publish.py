@@ -21,6 +21,7 @@ from scheduler.domain.shard import ShardMap, shard_of_workload
 from scheduler.queues.config import backlog, shard_queue
 from scheduler.queues.messages import WAKE_UP_SECONDS, CycleMessage, Message, WorkloadMessage
 from scheduler.queues.seldom import Seldom
+from scheduler.tracing import traceparent
 
 _BATCH = 500
 _CLOSE_SECONDS = 2.0
@@ -107,7 +108,8 @@ class WakeUps:
         self._send = send
         self._shards = shards
         self._capacity = capacity
-        self._waiting: dict[str, str] = {}
+        self._waiting: dict[str, tuple[str, str]] = {}
+        """Of each workload its node, and the trace that wants the look."""
         self._something = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._closing = False
@@ -124,7 +126,7 @@ class WakeUps:
         if workload_id not in self._waiting and len(self._waiting) >= self._capacity:
             self.counts["full"] += 1
             return
-        self._waiting[workload_id] = node_id
+        self._waiting[workload_id] = node_id, traceparent()
         self._something.set()
 
     async def close(self) -> None:
@@ -147,7 +149,7 @@ class WakeUps:
 
     def _next_batch(self) -> list[WorkloadMessage]:
         ids = list(itertools.islice(self._waiting, _BATCH))
-        batch = [(workload_id, self._waiting.pop(workload_id)) for workload_id in ids]
+        batch = [(workload_id, *self._waiting.pop(workload_id)) for workload_id in ids]
         if not self._waiting and not self._closing:
             self._something.clear()
         shards = self._shards()
@@ -155,8 +157,10 @@ class WakeUps:
             self.counts["no_map"] += len(batch)
             return []
         return [
-            WorkloadMessage(workload_id=w, shard=shard_of_workload(w, n, shards), generation=shards.generation)
-            for w, n in batch
+            WorkloadMessage(
+                workload_id=w, shard=shard_of_workload(w, n, shards), generation=shards.generation, traceparent=trace
+            )
+            for w, n, trace in batch
         ]
 
     async def _deliver(self, messages: Sequence[WorkloadMessage]) -> None:

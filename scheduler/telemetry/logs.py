@@ -11,7 +11,7 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_NOISY = ("grpc", "asyncio", "urllib3", "docker")
+_NOISY = ("grpc", "asyncio", "urllib3", "docker", "opentelemetry")
 
 
 def set_up_logs(level: str, form: str, *, component: str = "") -> None:
