@@ -13,7 +13,7 @@ OUT := .
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup up down test lint format proto lock docs bench clean
+.PHONY: help setup up down test lint format proto lock docs bench chaos clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -62,11 +62,15 @@ lock: ## Choose the dependencies anew and write requirements.lock (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--extra embedded --extra dev pyproject.toml -o requirements.lock
 
-docs: $(READY) ## Generate the settings reference
+docs: $(READY) ## Generate the settings reference, and which tests prove which behaviour
 	$(BIN)/python -m scheduler.cli.settings_doc > docs/reference/settings.md
+	$(BIN)/python -m tests.support.behaviour_doc
 
 bench: $(READY) ## Measure speeds, as ratios against a floor measured in the same run
 	@for one in tests/bench/bench_*.py; do $(BIN)/python -m tests.bench.$$(basename $$one .py) $(ARGS) || exit 1; done
+
+chaos: $(READY) ## Ten minutes of random kill -9 and SIGSTOP under 60 workloads (ARGS="--minutes 2 --seed 3")
+	$(BIN)/python -m tests.chaos.run $(ARGS)
 
 clean: ## Remove the virtual environment and all that tools left; not the data of clusters
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

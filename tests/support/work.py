@@ -36,7 +36,7 @@ class Work:
                 words = process.cmdline()
                 if words[:1] == ["sh"] and words[-1].startswith(f"{self.folder}/"):
                     found.setdefault(pathlib.Path(words[-1]).stem, []).append(process)
-        return found
+        return {workload_id: _leaders(processes) for workload_id, processes in found.items()}
 
     def copies(self) -> Counter[str]:
         """How many copies of each workload live now; never two."""
@@ -48,3 +48,17 @@ class Work:
     def starts(self, workload_id: str) -> int:
         """How often a workload was started."""
         return len(self.file(workload_id).read_text().split())
+
+
+def _leaders(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Leave out the shells that another one of them has just forked and that are about to become its `sleep`."""
+    if len(processes) == 1:
+        return processes
+    pids = {process.pid for process in processes}
+    return [process for process in processes if _parent(process) not in pids]
+
+
+def _parent(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.ppid()
+    return 0
