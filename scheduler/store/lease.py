@@ -107,3 +107,41 @@ class Lease:
     def _lose(self) -> None:
         self._over = True
         self.lost.set()
+
+
+class RollingLease:
+    """Leases for records that are to live for about the same time: one for many of them, and never renewed.
+
+    What is bound to it lives at least for the time given, and an eighth longer at most.
+    """
+
+    def __init__(
+        self, etcd: EtcdApi, ttl_seconds: int, most: int, *, clock: Callable[[], float] = _default_clock
+    ) -> None:
+        """Take the client, the time to live, and how many records may be bound to one lease."""
+        self._etcd = etcd
+        self._ttl_seconds = ttl_seconds
+        self._most = most
+        self._clock = clock
+        self._id = 0
+        self._used = 0
+        self._until = 0.0
+        self._turn = asyncio.Lock()
+
+    async def take(self) -> int:
+        """Return a lease for one record; 0 when there are too many records of late. Raises StoreUnavailable."""
+        async with self._turn:
+            if not self._id or self._clock() >= self._until:
+                rest = max(1, self._ttl_seconds // 8)
+                begun = self._clock()
+                self._id = await self._etcd.grant(self._ttl_seconds + rest)
+                self._until, self._used = begun + rest, 0
+            if self._used >= self._most:
+                return 0
+            self._used += 1
+            return self._id
+
+    def forget(self, lease: int) -> None:
+        """Take a new lease next time: etcd does not know this one any more."""
+        if self._id == lease:
+            self._id = 0
