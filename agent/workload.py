@@ -10,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
 from agent.actions import Action, Actions
-from agent.records import Code, ContainerSpec, CopyRef, Desired, Failure, Order, Record, State
+from agent.guard import Unguarded
+from agent.records import Code, ContainerSpec, CopyRef, Desired, Failure, Order, Record, State, Volume
 from agent.runtimes import Copy, Runtime, RuntimeAway, Runtimes, Seen, StartFailed, Trouble
 from agent.shelf import Shelf
 from agent.steps import Ended, Facts, Step, is_new_series, next_step, restart_delay
 from agent.unbroken import to_the_end
+from agent.volumes import VolumeUsers, joined, provide, remove, volumes_of, without
 
 log = structlog.get_logger(__name__)
 
 _FIRST_TROUBLE_SECONDS = 0.5
 _MAX_TROUBLE_SECONDS = 30.0
 _NOT_STARTED = "the agent ended before the workload was started"
+_UNHEARD = Failure(
+    Code.STOPPED_UNHEARD, "stopped by the node itself: it is exclusive, and the control plane had not been heard"
+)
+SUPERSEDED = Failure(Code.SUPERSEDED, "stopped by the node itself: another agent has this node's id")
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Parts:
     grace_seconds: float
     changed: Callable[[], int]
     """Tells that a status changed; returns a number that grows with each call."""
+    guard: Unguarded = field(default_factory=Unguarded)
+    users: VolumeUsers = field(default_factory=VolumeUsers)
 
 
 class Workload:
@@ -60,10 +68,13 @@ class Workload:
         """Held by whoever hands in an order, from the check until it is on disk."""
         self.adopted = asyncio.Event()
         self.gone = asyncio.Event()
+        parts.users.use(record.order.id, record.volumes)
         if not restored:
             self.adopted.set()
         self._parts = parts
         self._parked = False
+        self._unwanted: Failure | None = None
+        """Why nothing of it may run until it is ordered anew."""
         self._renew = False
         """The copy, though of the wanted revision, has failed and is to be replaced."""
         self._action: Action | None = None
@@ -80,6 +91,8 @@ class Workload:
     def take(self, order: Order) -> Action:
         """Aim at this order."""
         self.is_new = False
+        self._unwanted = None
+        self._parts.guard.forget(order.id)
         self._renew = self.copy is not None and self.record.state is State.FAILED
         self.record.order = order
         self.held = order.refusal is not None
@@ -97,17 +110,36 @@ class Workload:
             self._set(State.PENDING, "accepted")
         return action
 
-    def take_epoch(self, epoch: int) -> None:
-        """Belong to a newer placement; the copy runs on."""
-        self.record.order = msgspec.structs.replace(self.record.order, epoch=epoch)
+    def take_terms(self, order: Order) -> bool:
+        """Take over what an order for the same copy says anew, its epoch and how it is guarded; the copy runs on."""
+        known = self.record.order
+        self.record.order = msgspec.structs.replace(
+            known,
+            epoch=max(order.epoch, known.epoch),
+            exclusive=order.exclusive,
+            stop_after_ms=order.stop_after_ms,
+            generation=order.generation,
+        )
+        if self.record.order == known:
+            return False
         self._note()
+        return True
 
-    def take_delete(self) -> None:
-        """Aim at being gone; nothing takes that back."""
+    def take_delete(self, kept_volumes: Sequence[str] = ()) -> None:
+        """Aim at being gone; nothing takes that back. What was to be kept once is."""
+        self.record.kept_volumes = tuple(dict.fromkeys((*self.record.kept_volumes, *kept_volumes)))
         if not self.record.deleting:
             self.record.deleting = True
             self._begin("delete")
             self._set(self.record.state, "being deleted")
+
+    def give_up(self, why: Failure) -> None:
+        """Aim at running nothing until it is ordered anew."""
+        self._unwanted = why
+        self.held = True
+        if self.copy is None and self.adopted.is_set() and self.record.state is not State.FAILED:
+            self._set(State.STOPPED, why.message, why)
+        self.wake()
 
     def park(self) -> None:
         """Aim at running nothing, as the agent ends."""
@@ -152,7 +184,7 @@ class Workload:
             order=self.record.order,
             adopted=self.adopted.is_set(),
             deleting=self.record.deleting,
-            parked=self._parked,
+            parked=self._parked or self._unwanted is not None,
             copy_revision=self._copy_revision(),
             held=self.held,
             wait_seconds=self._not_before - time.monotonic(),
@@ -206,6 +238,8 @@ class Workload:
         record = self.record
         if record.order.desired is Desired.STOPPED:
             self._set(State.STOPPED, "stopped")
+        elif self._was_ended():
+            self._set(State.STOPPED, _UNHEARD.message, _UNHEARD)
         elif record.process or record.state in (State.RUNNING, State.UNKNOWN):
             self._fail(Failure(Code.RUNTIME_ERROR, "process ended while the agent was away"))
         elif record.state is State.PENDING:
@@ -231,9 +265,15 @@ class Workload:
             runtime = self._parts.runtimes.pick(order)
             if not await self._prepared(runtime, order):
                 return
+            if not self._parts.guard.may_run(order):
+                self.held = True
+                self._set(State.STOPPED, _UNHEARD.message, _UNHEARD)
+                await self.save()
+                return
             if runtime.name not in self.record.runtimes:
                 self.record.runtimes += (runtime.name,)
                 await self.save()
+            await self._provide(order)
             copy = await runtime.start(order, self._remember)
         except StartFailed as error:
             await self._start_failed(order, error.failure)
@@ -242,6 +282,36 @@ class Workload:
         else:
             self._run_with(copy, "running")
             await self.save()
+            await self._drop_volumes(order)
+
+    async def _provide(self, order: Order) -> None:
+        """Have the order's volumes; they are recorded first, so that none is left over. Raises StartFailed."""
+        if wanted := volumes_of(order):
+            self.record.volumes = joined(self.record.volumes, wanted)
+            self._parts.users.use(order.id, self.record.volumes)
+            await self.save()
+            try:
+                async with self._parts.users.lock:
+                    await asyncio.to_thread(provide, self._parts.shelf, wanted)
+            except OSError as error:
+                text = f"its volumes cannot be made: {error}"
+                raise StartFailed(Failure(Code.STORAGE_PROVISION_FAILED, text)) from None
+
+    async def _drop_volumes(self, order: Order) -> None:
+        """Remove what an earlier revision had and this one, which now runs, has not."""
+        dropped = without(self.record.volumes, volumes_of(order))
+        if dropped:
+            self.record.volumes = volumes_of(order)
+            await self._remove_volumes(dropped)
+            await self.save()
+
+    async def _remove_volumes(self, volumes: Sequence[Volume]) -> None:
+        """Remove the data of those that nothing keeps."""
+        record = self.record
+        self._parts.users.use(record.order.id, without(record.volumes, volumes))
+        async with self._parts.users.lock:
+            gone = [v for v in volumes if v.id not in record.kept_volumes and not self._parts.users.keep(v)]
+            await asyncio.to_thread(remove, self._parts.shelf, gone)
 
     async def _prepared(self, runtime: Runtime, order: Order) -> bool:
         """Prepare the start; give up, and say so, as soon as something else is wanted."""
@@ -301,6 +371,9 @@ class Workload:
             self._settle(State.STOPPED, "stopped")
         elif self._parked:
             self._settle(State.STOPPED, "stopped as the agent ended")
+        elif self._unwanted:
+            self.held = True
+            self._set(State.STOPPED, self._unwanted.message, self._unwanted)
         elif order.refusal:
             self._fail(order.refusal)
         elif self.record.deleting:
@@ -317,6 +390,7 @@ class Workload:
         for name in self.record.runtimes:
             await self._parts.runtimes.get(name).remove(workload_id)
         await asyncio.to_thread(self._parts.shelf.remove_work, workload_id)
+        await self._remove_volumes(joined(self.record.volumes, volumes_of(self.record.order)))
         await to_the_end(self._forget())
         if self._action:
             self._action.end("completed")
@@ -325,6 +399,7 @@ class Workload:
     async def _forget(self) -> None:
         async with self._saving:
             await self._parts.shelf.forget(self.record.order.id)
+            self._parts.guard.forget(self.record.order.id)
             self.gone.set()
 
     async def _wait(self) -> None:
@@ -362,11 +437,21 @@ class Workload:
                 self._without_copy()
         elif not seen.ended:
             self._set(seen.state, seen.message, seen.failure)
+        elif self._was_ended():
+            self.held = True
+            self._set(State.STOPPED, _UNHEARD.message, _UNHEARD)
         elif not self._restarts_after(seen):
             self.held = True
             self.record.exit_code = seen.exit_code
             self._set(seen.state, seen.message, seen.failure)
         await self.save()
+
+    def _was_ended(self) -> bool:
+        """Say whether the guardian has ended it, or its time is over: then no restart policy counts."""
+        order = self.record.order
+        if not order.exclusive:
+            return False
+        return self._parts.guard.stopped(order.id) is not None or not self._parts.guard.may_run(order)
 
     def _restarts_after(self, seen: Seen) -> bool:
         """Plan the next start when the restart policy wants one; say whether it does."""

@@ -88,7 +88,9 @@ class ComposeRuntime:
             REVISION_LABEL: order.revision,
             EPOCH_LABEL: str(order.epoch),
         }
-        extra = {"services": {name: {"labels": labels} for name in services}}
+        # The engine starts others again when the machine is started; an exclusive one may run elsewhere by then.
+        own: dict[str, object] = {"restart": "no"} if order.exclusive else {}
+        extra = {"services": {name: {"labels": labels, **own} for name in services}}
         await asyncio.to_thread(write_durably, folder / _LABELS_FILE, json.dumps(extra).encode())
         try:
             pull = ("pull", "--quiet", "--policy", "missing", "--ignore-buildable")

@@ -19,9 +19,10 @@ from agent.engine.engine import (
 from agent.engine.output import read_output
 from agent.engine.usage import ContainerMeter
 from agent.engine.watch import Watch
-from agent.records import ContainerSpec, Failure, Order, Record
+from agent.records import Code, ContainerSpec, Failure, Order, Record
 from agent.runtimes import Remember, Sample, StartFailed
-from agent.shelf import Identity
+from agent.shelf import Identity, Shelf
+from agent.volumes import mount_path
 
 _LOG_BOUNDS = {"max-size": "4m", "max-file": "2"}
 _RESTARTS = {"no": "no", "on-failure": "on-failure", "always": "unless-stopped", "unless-stopped": "unless-stopped"}
@@ -35,16 +36,23 @@ class ContainerRuntime:
     restarts_itself = True
     is_offered = True
 
-    def __init__(self, engine: Engine, watch: Watch, identity: Identity) -> None:
+    def __init__(
+        self, engine: Engine, watch: Watch, identity: Identity, shelf: Shelf, *, allow_privileged: bool = False
+    ) -> None:
         """Run containers that bear the mark of this agent."""
+        self._shelf = shelf
+        self._allow_privileged = allow_privileged
         self._engine = engine
         self._watch = watch
         self._identity = identity
         self._meter = ContainerMeter(engine, self.name)
         self._started: set[str] = set()
 
-    def refuse(self, order: Order) -> Failure | None:  # noqa: ARG002 - the protocol's
-        """Take everything that was checked at the edge."""
+    def refuse(self, order: Order) -> Failure | None:
+        """Say why the container cannot run."""
+        if _spec(order).privileged and not self._allow_privileged:
+            text = "container.privileged is not allowed by this agent: start it with --allow-privileged"
+            return Failure(Code.INVALID_SPECIFICATION, text)
         return None
 
     async def prepare(self, order: Order) -> None:
@@ -113,8 +121,9 @@ class ContainerRuntime:
         return f"fleetbeat-{workload_id}-{self._identity.agent_id[:8]}"
 
     def _options(self, order: Order, spec: ContainerSpec) -> dict[str, Any]:
-        policy: dict[str, Any] = {"Name": _RESTARTS[spec.restart]}
-        if spec.restart == "on-failure" and spec.max_restarts:
+        # The engine starts others again when the machine is started; an exclusive one may run elsewhere by then.
+        policy: dict[str, Any] = {"Name": "no" if order.exclusive else _RESTARTS[spec.restart]}
+        if not order.exclusive and spec.restart == "on-failure" and spec.max_restarts:
             policy["MaximumRetryCount"] = spec.max_restarts
         options: dict[str, Any] = {
             "image": spec.image,
@@ -132,7 +141,14 @@ class ContainerRuntime:
             "mounts": [
                 docker.types.Mount(m.container_path, m.host_path, type="bind", read_only=m.read_only)
                 for m in spec.mounts
+            ]
+            + [
+                docker.types.Mount(
+                    mount_path(v), str(self._shelf.volume_folder(v.id)), type="bind", read_only=v.read_only
+                )
+                for v in spec.volumes
             ],
+            "privileged": spec.privileged,
             "restart_policy": policy,
             "log_config": docker.types.LogConfig(type="json-file", config=_LOG_BOUNDS),
         }

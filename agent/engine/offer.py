@@ -22,10 +22,11 @@ _LOOK_SECONDS = 30.0
 class DockerOffer:
     """What the node's Docker engine, if there is one, lets the agent offer."""
 
-    def __init__(self, identity: Identity, shelf: Shelf) -> None:
+    def __init__(self, identity: Identity, shelf: Shelf, *, allow_privileged: bool = False) -> None:
         """Look for nothing yet."""
         self._identity = identity
         self._shelf = shelf
+        self._allow_privileged = allow_privileged
         self._engine = Engine()
         self._watch = Watch(self._engine, identity.agent_id)
         self._watching: asyncio.Task[None] | None = None
@@ -39,7 +40,15 @@ class DockerOffer:
             return False
         found = False
         if "docker" not in runtimes:
-            runtimes.offer(ContainerRuntime(self._engine, self._watch, self._identity))
+            runtimes.offer(
+                ContainerRuntime(
+                    self._engine,
+                    self._watch,
+                    self._identity,
+                    self._shelf,
+                    allow_privileged=self._allow_privileged,
+                )
+            )
             self._watching = asyncio.create_task(self._watch.run(), name="docker-watch")
             found = True
         if "compose" not in runtimes and await has_compose():

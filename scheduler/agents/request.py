@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scheduler.domain.port import parse_port
-from scheduler.domain.workload import Desired, ManagedVolume, VmDisk, VmSpec, WorkloadSpec
+from scheduler.domain.volume import volume_id
+from scheduler.domain.workload import CloudInit, Desired, ManagedVolume, VmDisk, VmNetwork, VmSpec, WorkloadSpec
 from scheduler.pb import agent_pb2
 from scheduler.placement.request import request_of, workload_type
 
@@ -18,6 +19,13 @@ _TYPES = {
     "vm": agent_pb2.WORKLOAD_TYPE_VM,
     "microvm": agent_pb2.WORKLOAD_TYPE_VM,
 }
+LOGIN_KEYS = {
+    "username": "persys.vm.username", "ssh_public_key": "persys.vm.ssh_public_key", "password": "persys.vm.password",
+}  # fmt: skip
+"""Metadata that says who may log in to a VM, by the field of cloud-init that it becomes."""
+HOST_DEVICE_PREFIX = "persys.vm.host_dev."
+"""Metadata that gives a network of a VM a device of the host; the network's name follows."""
+TYPE_KEY = "persys.workload.type"
 _NOT_IN_A_PROJECT = re.compile(r"[^a-z0-9_-]")
 _INTERNAL_PREFIXES = ("persys.", "fleetbeat.")
 _INTERNAL = frozenset({
@@ -33,8 +41,13 @@ _INTERNAL = frozenset({
 _INTERNAL_STARTS = ("container.", "usage_", *_INTERNAL_PREFIXES)
 
 
-def apply_request(spec: WorkloadSpec, *, desired: str, epoch: int) -> agent_pb2.ApplyWorkloadRequest:
-    """Return the request that orders this spec, running or stopped, for an assignment."""
+def apply_request(
+    spec: WorkloadSpec, *, desired: str, epoch: int, stop_after_ms: int = 0
+) -> agent_pb2.ApplyWorkloadRequest:
+    """Return the request that orders this spec, running or stopped, for an assignment.
+
+    stop_after_ms: for an exclusive workload; 0: it is none.
+    """
     asked = request_of(spec)
     stopped = desired == Desired.STOPPED
     return agent_pb2.ApplyWorkloadRequest(
@@ -47,6 +60,9 @@ def apply_request(spec: WorkloadSpec, *, desired: str, epoch: int) -> agent_pb2.
         resources=agent_pb2.ResourceRequest(
             cpu_millicores=asked.cpu_millicores, memory_mb=asked.memory_mb, disk_gb=asked.disk_gb
         ),
+        exclusive=stop_after_ms > 0,
+        stop_after_ms=stop_after_ms,
+        generation=spec.generation,
     )
 
 
@@ -73,6 +89,7 @@ def _container(spec: WorkloadSpec) -> agent_pb2.ContainerSpec:
         restart_policy=agent_pb2.RestartPolicy(policy=spec.restart_policy),
         labels={k: v for k, v in spec.metadata.items() if not _is_internal(k)},
         managed_volumes=_volumes(spec.managed_volumes),
+        privileged=spec.privileged,
     )
 
 
@@ -103,6 +120,7 @@ def _volumes(volumes: Iterable[ManagedVolume]) -> list[agent_pb2.ManagedVolumeSp
             mount_path=v.mount_path,
             read_only=v.read_only,
             retain_policy=v.retain_policy,
+            volume_id=volume_id(v),
         )
         for v in volumes
     ]
@@ -125,32 +143,59 @@ def project_name(spec: WorkloadSpec) -> str:
 
 def _vm(spec: WorkloadSpec, vm: VmSpec) -> agent_pb2.VMSpec:
     asked = request_of(spec)
-    cloud_init = vm.cloud_init_config
     return agent_pb2.VMSpec(
         name=vm.name or spec.name or spec.id,
         vcpus=vm.vcpus or -(-asked.cpu_millicores // 1000),
         memory_mb=vm.memory_mb or asked.memory_mb,
         disks=_disks(spec.id, vm.disks),
-        networks=[
-            agent_pb2.NetworkConfig(
-                network=n.network or n.bridge, mac_address=n.mac_address, ip_address=n.ip_address, bridge=n.bridge
-            )
-            for n in vm.networks
-        ],
+        networks=[_network(n, spec.metadata) for n in vm.networks],
         cloud_init=vm.cloud_init,
-        metadata=vm.metadata,
-        cloud_init_config=agent_pb2.CloudInitConfig(
-            user_data=cloud_init.user_data,
-            meta_data=cloud_init.meta_data,
-            network_config=cloud_init.network_config,
-            vendor_data=cloud_init.vendor_data,
-        )
-        if cloud_init
-        else None,
+        metadata=_vm_metadata(spec, vm),
+        cloud_init_config=_cloud_init(spec, vm),
         managed_volumes=_volumes(spec.managed_volumes),
         os_image=vm.os_image or spec.metadata.get("persys.vm.os_image", ""),
         disk_gb=_whole(spec.metadata.get("persys.vm.disk_gb", "")) or spec.resources.disk_usage,
-        runtime=spec.metadata.get("persys.vm.runtime", ""),
+        runtime=spec.metadata.get("persys.vm.runtime", "") or _runtime(spec),
+    )
+
+
+def _runtime(spec: WorkloadSpec) -> str:
+    return "firecracker" if workload_type(spec.type) == "microvm" else ""
+
+
+def _vm_metadata(spec: WorkloadSpec, vm: VmSpec) -> dict[str, str]:
+    """Return the user's metadata, the VM's own, and the login where the reference system's agent looks for it."""
+    found = {k: v for k, v in spec.metadata.items() if not _is_internal(k) or k in LOGIN_KEYS.values()}
+    if workload_type(spec.type) == "microvm":
+        found[TYPE_KEY] = "microvm"
+    return {**found, **vm.metadata}
+
+
+def _cloud_init(spec: WorkloadSpec, vm: VmSpec) -> agent_pb2.CloudInitConfig | None:
+    init = vm.cloud_init_config
+    login = {name: spec.metadata.get(key, "") for name, key in LOGIN_KEYS.items()}
+    if init is None and not any(login.values()):
+        return None
+    init = init or CloudInit()
+    return agent_pb2.CloudInitConfig(
+        user_data=init.user_data,
+        meta_data=init.meta_data,
+        network_config=init.network_config,
+        vendor_data=init.vendor_data,
+        **login,
+    )
+
+
+def _network(network: VmNetwork, metadata: Mapping[str, str]) -> agent_pb2.NetworkConfig:
+    name = network.network or network.bridge
+    return agent_pb2.NetworkConfig(
+        network=name,
+        mac_address=network.mac_address,
+        ip_address=network.ip_address,
+        host_dev_name=network.host_dev_name or metadata.get(f"{HOST_DEVICE_PREFIX}{name}", ""),
+        model=network.model,
+        bridge=network.bridge,
+        dhcp=network.dhcp,
     )
 
 
@@ -171,6 +216,9 @@ def _disks(workload_id: str, disks: Iterable[VmDisk]) -> list[agent_pb2.DiskConf
                 size_gb=disk.size_gb or VM_DISK_GB,
                 type=disk.type or "disk",
                 boot=disk.boot,
+                backing_file=disk.backing_file,
+                storage=disk.storage,
+                pool_name=disk.pool_name,
             )
         )
     return found

@@ -1,19 +1,20 @@
 """From the wire's WorkloadSpec to the stored one: checked while it is converted, so that nothing unchecked gets in.
 
-Two things of the wire are not taken over: `revision_id` of the request (the revision is
-computed from the content, so that the same content has the same revision at any time), and
-compose files from git (the wire towards agents carries the text of a compose file, nothing
-else; such a spec is refused instead of being accepted and never run).
+One thing of the wire is not taken over: `revision_id` of the request, for the revision is computed
+from the content, so that the same content has the same revision at any time. What is not in the
+request itself is added later: the compose file of a git repository (git.py), because the wire
+towards agents carries the text of a compose file and nothing else, and bound disks (disks.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 
+from scheduler.domain import volume
 from scheduler.domain.errors import InvalidInput
-from scheduler.domain.ids import check_id
+from scheduler.domain.ids import check_id, project_name
+from scheduler.domain.policy import EXCLUSIVE_KEY, MAX_REPLICAS, REPLICAS_KEY, is_exclusive, parse_replicas
 from scheduler.domain.workload import Desired, ManagedVolume, Resources, WorkloadSpec
 from scheduler.front import fields, vms
 from scheduler.front.compose import check_compose
@@ -24,17 +25,20 @@ from scheduler.pb import control_pb2 as pb
 MAX_SPEC_BYTES = 524_288
 """A third of what etcd takes in one value."""
 TYPES = {"container": "container", "docker-container": "container", "compose": "compose", "docker-compose": "compose",
-         "vm": "vm"}  # fmt: skip
+         "vm": "vm", "microvm": "microvm", "micro-vm": "microvm", "firecracker": "microvm"}  # fmt: skip
 SLOW_BYTES = 8_192
 """Specs beyond this are converted off the event loop: parsing them may take tens of milliseconds."""
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _PROTOCOLS = {one: one for one in ("tcp", "udp", "sctp")}
 _RESTART = {one: one for one in ("no", "always", "on-failure", "unless-stopped")}
-_DRIVERS = {"local": "local", "nfs": "nfs", "ceph-rbd": "ceph-rbd", "ceph_rbd": "ceph-rbd"}
-_ACCESS = {one.lower(): one for one in ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany")}
-_RETAIN = {"delete": "Delete", "retain": "Retain"}
-_FS_TYPE = re.compile(r"[a-z0-9]{1,16}")
+DRIVERS = {"local": "local", "nfs": "nfs", "ceph-rbd": "ceph-rbd", "ceph_rbd": "ceph-rbd", "rbd": "ceph-rbd"}
+ACCESS_MODES = {one.lower(): one for one in volume.ACCESS_MODES}
+RETAIN_POLICIES = {one.lower(): one for one in (volume.DELETE, volume.RETAIN)}
+FS_TYPE = re.compile(r"[a-z0-9]{1,16}")
+FS_TYPE_WORDS = "a file system's name, such as ext4"
+MAX_VOLUMES = 10
+"""Of one workload: they are decided about in one transaction, together with all its other records."""
 HOST_IMAGE = "host"
 
 
@@ -44,6 +48,7 @@ def to_spec(workload_id: str, spec: pb.WorkloadSpec, desired: str) -> WorkloadSp
         raise InvalidInput("spec", f"has {size} bytes, at most {MAX_SPEC_BYTES} are allowed")
     kind = fields.choice("spec.type", spec.type, TYPES)
     metadata = checked_metadata("spec.metadata", spec.metadata)
+    replicas = _replicas(spec.replicas, metadata.pop(REPLICAS_KEY, ""))
     base = WorkloadSpec(
         id=workload_id,
         name=workload_id,
@@ -52,13 +57,14 @@ def to_spec(workload_id: str, spec: pb.WorkloadSpec, desired: str) -> WorkloadSp
         resources=_resources(spec.resources),
         labels=node_selector("spec.metadata", metadata),
         metadata=metadata,
+        replicas=replicas,
     )
-    _check_member(kind, spec)
+    _check_member("vm" if kind == "microvm" else kind, spec)
     if kind == "container":
-        return _container(base, spec.container)
+        return check_exclusive(_container(base, spec.container))
     if kind == "compose":
         return _compose(base, spec.compose)
-    return vms.with_vm(base, spec.vm, managed_volumes)
+    return check_exclusive(vms.with_vm(base, spec.vm, managed_volumes))
 
 
 def _check_member(kind: str, spec: pb.WorkloadSpec) -> None:
@@ -71,6 +77,15 @@ def _check_member(kind: str, spec: pb.WorkloadSpec) -> None:
     if given is None:
         raise InvalidInput(f"spec.{kind}", f"is missing; a workload of type {kind} needs it")
     raise InvalidInput(f"spec.{given}", f"does not belong to a workload of type {kind}; give spec.{kind}")
+
+
+def _replicas(number: int, text: str) -> int:
+    """Return how many copies are asked for, by the field or by the policy; 0: it is not said."""
+    fields.number("spec.replicas", number, 0, MAX_REPLICAS)
+    said = parse_replicas(text) or 0
+    if number and said and number != said:
+        raise InvalidInput("spec.replicas", f"{number} is not the {said} of spec.metadata.{REPLICAS_KEY}")
+    return number or said
 
 
 def _resources(wanted: pb.ResourceRequirements) -> Resources:
@@ -127,26 +142,43 @@ def _mounts(field: str, mounts: Sequence[pb.VolumeMount]) -> tuple[str, ...]:
 
 def managed_volumes(field: str, volumes: Sequence[pb.ManagedVolumeSpec]) -> tuple[ManagedVolume, ...]:
     """Convert volumes that the platform keeps; names and mount paths must be distinct."""
-    fields.count(field, volumes, 64)
-    found = tuple(_managed_volume(f"{field}[{i}]", volume) for i, volume in enumerate(volumes))
-    fields.distinct(field, (one.name for one in found), "name")
-    fields.distinct(field, (one.mount_path for one in found if one.mount_path), "mount_path")
-    return found
+    found = tuple(_managed_volume(f"{field}[{i}]", each) for i, each in enumerate(volumes))
+    return distinct_volumes(field, found)
+
+
+def distinct_volumes(field: str, volumes: tuple[ManagedVolume, ...]) -> tuple[ManagedVolume, ...]:
+    """Return the volumes if they are not too many, and no two have one name or one place."""
+    fields.count(field, volumes, MAX_VOLUMES)
+    fields.distinct(field, (one.name for one in volumes), "name")
+    fields.distinct(field, (one.mount_path for one in volumes if one.mount_path), "mount_path")
+    return volumes
+
+
+def check_exclusive(spec: WorkloadSpec) -> WorkloadSpec:
+    """Return the spec unless it allows two copies at once and a volume that only one node may have."""
+    once = [v.name for v in spec.managed_volumes if v.access_mode == volume.READ_WRITE_ONCE]
+    if once and not is_exclusive(spec):
+        raise InvalidInput(
+            f"spec.metadata.{EXCLUSIVE_KEY}",
+            f"must not be false with volume {once[0]}, which is {volume.READ_WRITE_ONCE}",
+        )
+    return spec
 
 
 def _managed_volume(here: str, wanted: pb.ManagedVolumeSpec) -> ManagedVolume:
     fs_type = wanted.fs_type
     if fs_type:
-        fields.matching(f"{here}.fs_type", fs_type, _FS_TYPE, "a file system's name, such as ext4")
+        fields.matching(f"{here}.fs_type", fs_type, FS_TYPE, FS_TYPE_WORDS)
+    access_mode = fields.choice(f"{here}.access_mode", wanted.access_mode, ACCESS_MODES, blank="")
     return ManagedVolume(
         name=check_id(f"{here}.name", wanted.name),
-        driver=fields.choice(f"{here}.driver", wanted.driver, _DRIVERS, blank="local"),
+        driver=fields.choice(f"{here}.driver", wanted.driver, DRIVERS, blank="local"),
         size_gb=fields.number(f"{here}.size_gb", wanted.size_gb, 0, MAX_DISK_GB),
-        access_mode=fields.choice(f"{here}.access_mode", wanted.access_mode, _ACCESS, blank=""),
+        access_mode=access_mode,
         fs_type=fs_type,
         mount_path=fields.path(f"{here}.mount_path", wanted.mount_path) if wanted.mount_path else "",
-        read_only=wanted.read_only,
-        retain_policy=fields.choice(f"{here}.retain_policy", wanted.retain_policy, _RETAIN, blank="Delete"),
+        read_only=wanted.read_only or access_mode == volume.READ_ONLY_MANY,
+        retain_policy=fields.choice(f"{here}.retain_policy", wanted.retain_policy, RETAIN_POLICIES, blank="Delete"),
     )
 
 
@@ -156,10 +188,10 @@ def _compose(base: WorkloadSpec, wanted: pb.ComposeSpec) -> WorkloadSpec:
         f"{here}.source_type", wanted.source_type, {"inline": "inline", "git": "git"}, blank="inline"
     )
     if source == "git":
-        raise InvalidInput(f"{here}.source_type", "git is not supported; send the file itself as inline_yaml")
+        return _compose_from_git(base, wanted)
     for name in ("git_repo", "git_ref"):
         if getattr(wanted, name):
-            raise InvalidInput(f"{here}.{name}", "belongs to source_type git, which is not supported")
+            raise InvalidInput(f"{here}.{name}", "belongs to source_type git")
     return base.replace(
         compose_yaml=check_compose(f"{here}.inline_yaml", wanted.inline_yaml),
         env_vars=fields.environment(f"{here}.env", wanted.env),
@@ -167,12 +199,17 @@ def _compose(base: WorkloadSpec, wanted: pb.ComposeSpec) -> WorkloadSpec:
     )
 
 
-def project_name(workload_id: str) -> str:
-    """Name a compose project so that different ids have different names: compose allows only [a-z0-9_-]."""
-    plain = re.sub(r"[^a-z0-9_-]", "-", workload_id.lower())
-    if plain == workload_id:
-        return plain
-    return f"{plain}-{hashlib.sha256(workload_id.encode()).hexdigest()[:8]}"
+def _compose_from_git(base: WorkloadSpec, wanted: pb.ComposeSpec) -> WorkloadSpec:
+    """Return the spec without its compose file, which front/git.py fetches."""
+    here = "spec.compose"
+    if wanted.inline_yaml:
+        raise InvalidInput(f"{here}.inline_yaml", "does not belong to source_type git")
+    return base.replace(
+        git_repo=fields.line(f"{here}.git_repo", wanted.git_repo, 1024, blank=False),
+        git_branch=fields.line(f"{here}.git_ref", wanted.git_ref, 256),
+        env_vars=fields.environment(f"{here}.env", wanted.env),
+        project_name=project_name(base.id),
+    )
 
 
 def desired_state(field: str, value: str) -> str:

@@ -40,12 +40,17 @@ class _Disk(msgspec.Struct):
     size_gb: int = 0
     type: str = "disk"
     boot: bool = False
+    backing_file: str = ""
+    storage: str = ""
 
 
 class _Network(msgspec.Struct):
     network: str = ""
     mac_address: str = ""
     ip_address: str = ""
+    host_dev_name: str = ""
+    model: str = ""
+    bridge: str = ""
 
 
 class _CloudInit(msgspec.Struct):
@@ -218,6 +223,8 @@ def _embedded_disks(field: str, disks: Sequence[_Disk]) -> tuple[VmDisk, ...]:
             size_gb=fields.number(f"{field}[{i}].size_gb", disk.size_gb, 0, MAX_DISK_GB) or DEFAULT_DISK_GB,
             type=fields.choice(f"{field}[{i}].type", disk.type, _DISK_TYPES, blank="disk"),
             boot=disk.boot,
+            backing_file=fields.path(f"{field}[{i}].backing_file", disk.backing_file) if disk.backing_file else "",
+            storage=fields.line(f"{field}[{i}].storage", disk.storage, 128),
         )
         for i, (disk, device) in enumerate(zip(disks, devices, strict=True))
     )
@@ -229,8 +236,20 @@ def _embedded_networks(field: str, networks: Sequence[_Network]) -> tuple[VmNetw
     for i, one in enumerate(networks):
         if one.network:
             fields.matching(f"{field}[{i}].network", one.network, _BRIDGE, "a network's name")
+        for name in ("bridge", "host_dev_name", "model"):
+            if getattr(one, name):
+                fields.matching(f"{field}[{i}].{name}", getattr(one, name), _BRIDGE, "a name")
         if one.mac_address:
             fields.matching(f"{field}[{i}].mac_address", one.mac_address, _MAC, "a MAC address")
         address = _address(f"{field}[{i}].ip_address", one.ip_address)
-        found.append(VmNetwork(network=one.network, mac_address=one.mac_address, ip_address=address))
+        found.append(
+            VmNetwork(
+                network=one.network,
+                mac_address=one.mac_address,
+                ip_address=address,
+                bridge=one.bridge,
+                model=one.model,
+                host_dev_name=one.host_dev_name,
+            )
+        )
     return tuple(found)
