@@ -17,6 +17,8 @@ from grpc_health.v1._async import HealthServicer
 from agent import VERSION, host
 from agent.actions import Actions
 from agent.control import About, Link
+from agent.guard import Guard
+from agent.guardian import boot_seconds
 from agent.options import Address, Options, endpoint_of
 from agent.process.cgroups import Cgroups, mounts
 from agent.process.runtime import ProcessRuntime
@@ -25,7 +27,7 @@ from agent.runtimes import Runtimes
 from agent.service import AgentService, IdentityCheck, NodeAgentService
 from agent.shelf import FolderInUse, Identity, Shelf
 from agent.telemetry import Telemetry
-from agent.workload import Parts
+from agent.workload import SUPERSEDED, Parts
 from scheduler.pb import agent_pb2_grpc, fleetbeat_pb2_grpc
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Agent:
     actions: Actions
     telemetry: Telemetry
     docker: DockerOffer | None
+    guard: Guard
     link: Link | None = None
 
     def types(self) -> list[str]:
@@ -73,6 +76,36 @@ class Agent:
         own = {"fleetbeat.runtime.process": self.process.is_offered}
         own |= {"fleetbeat.runtime.docker": "docker" in self.runtimes}
         return self.options.labels | {name: "true" for name, offered in own.items() if offered}
+
+
+class Standing:
+    """How the agent stands with the control plane, and what follows from that for its workloads."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Begin with a good standing."""
+        self._agent = agent
+        self._superseded_at: float | None = None
+        self._gave_up = False
+
+    def heard(self, sent_at: float) -> None:
+        """Note that a heartbeat sent then, in seconds since boot, was acknowledged."""
+        self._agent.guard.heard(sent_at)
+
+    def accepted(self, lease_seconds: float) -> None:
+        """Note that the node is ours, and how long it may be silent."""
+        self._agent.guard.lease_seconds = lease_seconds or self._agent.guard.lease_seconds
+        self._superseded_at, self._gave_up = None, False
+
+    def superseded(self, stop_after_seconds: float) -> None:
+        """Note that another agent has this node's id; when that has lasted for stop_after, nothing may run here."""
+        now = boot_seconds()
+        self._superseded_at = self._superseded_at or now
+        wait_seconds = stop_after_seconds or self._agent.options.stop_after_seconds
+        if self._gave_up or now < self._superseded_at + wait_seconds:
+            return
+        self._gave_up = True
+        log.error("superseded_stopping", node=self._agent.options.node_id, workloads=len(self._agent.roster.all()))
+        self._agent.roster.give_up_all(SUPERSEDED)
 
 
 async def run(options: Options) -> None:
@@ -95,6 +128,11 @@ async def run(options: Options) -> None:
 def build(options: Options, shelf: Shelf, identity: Identity) -> Agent:
     """Put an agent together; nothing runs yet."""
     actions, runtimes = Actions(), Runtimes()
+    guard = Guard(
+        shelf,
+        grace_seconds=options.stop_grace_seconds,
+        default_stop_after_seconds=options.stop_after_seconds,
+    )
     cgroups = Cgroups(identity.agent_id, mounts())
     process = ProcessRuntime(
         identity,
@@ -102,13 +140,14 @@ def build(options: Options, shelf: Shelf, identity: Identity) -> Agent:
         cgroups,
         allowed=options.allow_host_processes,
         output_most_bytes=options.output_most_bytes,
+        not_after=guard.not_after,
     )
     runtimes.offer(process)
     docker = None
     if options.docker:
         from agent.engine.offer import DockerOffer  # noqa: PLC0415 - the SDK is slow to import
 
-        docker = DockerOffer(identity, shelf)
+        docker = DockerOffer(identity, shelf, allow_privileged=options.allow_privileged)
     version = 0
     agent: Agent
 
@@ -119,10 +158,10 @@ def build(options: Options, shelf: Shelf, identity: Identity) -> Agent:
             agent.link.changed()
         return version
 
-    parts = Parts(shelf, runtimes, actions, options.stop_grace_seconds, changed)
+    parts = Parts(shelf, runtimes, actions, options.stop_grace_seconds, changed, guard)
     roster = Roster(parts, shelf.load_deleted())
     telemetry = Telemetry(runtimes, options.data)
-    agent = Agent(options, identity, shelf, runtimes, process, roster, actions, telemetry, docker)
+    agent = Agent(options, identity, shelf, runtimes, process, roster, actions, telemetry, docker, guard)
     return agent
 
 
@@ -130,13 +169,14 @@ async def _run(agent: Agent, stop: asyncio.Event) -> None:
     if agent.docker:
         await agent.docker.look(agent.runtimes)
     records = agent.shelf.load_records()
+    await agent.guard.open(needed=any(record.order.exclusive for record in records))
     await agent.process.kill_orphans({record.order.id for record in records})
     agent.roster.restore(records)
     await agent.roster.adopted(_ADOPT_SECONDS)
     async with _serving(agent) as bound:
         agent.link = link = await _link(agent, bound)
         log.info("started", version=VERSION, node=agent.options.node_id, listen=str(bound), types=agent.types())
-        jobs = [link.run(), agent.process.cut_outputs()]
+        jobs = [link.run(), agent.process.cut_outputs(), agent.guard.watch()]
         if agent.docker:
             jobs.append(agent.docker.keep_looking(agent.runtimes, link.register_again))
         await _until_stopped(stop, jobs)
@@ -163,8 +203,9 @@ async def _link(agent: Agent, bound: Address) -> Link:
         ),
         labels=agent.labels,
         workload_types=agent.types,
+        agent_id=agent.identity.agent_id,
     )
-    return Link(options.servers, about, agent.roster, agent.telemetry)
+    return Link(options.servers, about, agent.roster, agent.telemetry, Standing(agent))
 
 
 async def _until_stopped(stop: asyncio.Event, jobs: list[Coroutine[Any, Any, None]]) -> None:

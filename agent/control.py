@@ -14,11 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc
 import structlog
 
 from agent import VERSION, wire
+from agent.guardian import boot_seconds
 from agent.host import Capacity, allocated
 from agent.report import Report, Reports
 from agent.roster import Roster
@@ -57,14 +59,53 @@ class About:
     capacity: Capacity
     labels: Callable[[], dict[str, str]]
     workload_types: Callable[[], list[str]]
+    agent_id: str = ""
+    """Names the data folder, and so the copies here, over all starts."""
     instance_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class Contact(Protocol):
+    """Is told how the agent stands with the control plane."""
+
+    def heard(self, sent_at: float) -> None:
+        """Take note that a heartbeat sent then, in seconds since boot, was acknowledged."""
+        ...
+
+    def accepted(self, lease_seconds: float) -> None:
+        """Take note that the registration was accepted, and after how much silence the node is missed; 0: not said."""
+        ...
+
+    def superseded(self, stop_after_seconds: float) -> None:
+        """Take note that another agent has this node's id; 0: it was not said how long copies may go on."""
+        ...
+
+
+class Unheeded:
+    """Takes note of nothing."""
+
+    def heard(self, sent_at: float) -> None:
+        """Ignore it."""
+
+    def accepted(self, lease_seconds: float) -> None:
+        """Ignore it."""
+
+    def superseded(self, stop_after_seconds: float) -> None:
+        """Ignore it."""
 
 
 class Link:
     """The connection to the control plane."""
 
-    def __init__(self, servers: Sequence[str], about: About, roster: Roster, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        about: About,
+        roster: Roster,
+        telemetry: Telemetry,
+        contact: Contact | None = None,
+    ) -> None:
         """Take the addresses of the fronts, host:port, in the order in which to try them."""
+        self._contact: Contact = contact or Unheeded()
         self._servers = list(servers)
         self._about = about
         self._roster = roster
@@ -129,17 +170,23 @@ class Link:
                 memory_total_mb=about.capacity.memory_mb,
                 storage_pools=[control_pb2.StoragePool(name="default", type="local", total_gb=about.capacity.disk_gb)],
                 supported_workload_types=about.workload_types(),
+                supported_storage_drivers=["local"],
             ),
             labels=about.labels(),
             agent_version=VERSION,
             grpc_endpoint=about.endpoint,
             instance_id=about.instance_id,
             reports_epochs=True,
+            enforces_stop_after=True,
+            agent_id=about.agent_id,
         )
         request.timestamp.GetCurrentTime()
         answer = await self._stub().RegisterNode(request, timeout=CALL_SECONDS)
+        if answer.superseded:
+            self._contact.superseded(answer.stop_after_ms / 1000)
         if not answer.accepted:
             raise Rejected(f"registration was not accepted: {answer.reason}")
+        self._contact.accepted(answer.lease_ms / 1000)
         self._set_interval(answer.heartbeat_interval_ms, answer.heartbeat_interval_seconds)
         log.info("registered", server=self._server, interval_seconds=self.interval_seconds)
 
@@ -147,11 +194,13 @@ class Link:
         is_regular = time.monotonic() >= self._due_at
         report = self._reports.next(self._roster.all())
         request = await self._heartbeat(report, with_usage=is_regular)
-        self._sent_at = time.monotonic()
+        self._sent_at, sent_at = time.monotonic(), boot_seconds()
         deadline = min(CALL_SECONDS, max(_LEAST_CALL_SECONDS, self.interval_seconds))
         answer = await self._stub().Heartbeat(request, timeout=deadline)
         if not answer.acknowledged:
             raise Rejected("the heartbeat was not acknowledged")
+        if not answer.unrecorded:
+            self._contact.heard(sent_at)
         self._reports.acknowledge(report, send_full=answer.send_full)
         self._set_interval(answer.heartbeat_interval_ms, answer.heartbeat_interval_seconds)
         spread = random.uniform(0.9, 1.0)  # noqa: S311 - so that agents do not beat in step

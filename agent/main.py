@@ -102,6 +102,12 @@ def _listen(text: str) -> Address:
     "Let workloads with the image 'host' run as processes of this node, as this agent's user.",
     default=False,
 )
+@_option(
+    "--allow-privileged/--no-privileged",
+    "ALLOW_PRIVILEGED",
+    "Let workloads run privileged containers, which can do whatever this node can.",
+    default=False,
+)
 @_option("--docker/--no-docker", "DOCKER", "Offer containers where a Docker engine answers.", default=True)
 @_option(
     "--stop-grace",
@@ -122,6 +128,14 @@ def _listen(text: str) -> Address:
     "STOP_WORKLOADS_ON_EXIT",
     "Stop the workloads when the agent ends by SIGTERM or SIGINT; else the next start adopts them.",
     default=False,
+)
+@_option(
+    "--stop-after",
+    "STOP_AFTER",
+    "Seconds without word from the control plane after which exclusive workloads have ended, where their order "
+    "does not say; also those of an agent whose id another one has taken.",
+    type=click.FloatRange(1, 86400),
+    default=60.0,
 )
 @click.option(
     "--log-level",
@@ -146,6 +160,7 @@ def agent_command(
     label: tuple[tuple[str, str], ...],
     stop_grace: float,
     output_max_bytes: int,
+    stop_after: float,
     log_level: str,
     log_format: str,
     **rest: Any,
@@ -162,6 +177,7 @@ def agent_command(
         labels=dict(label),
         stop_grace_seconds=stop_grace,
         output_most_bytes=output_max_bytes,
+        stop_after_seconds=stop_after,
         **rest,
     )
     run(options, log_level=log_level, log_format=log_format)

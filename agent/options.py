@@ -48,6 +48,9 @@ class Options:
     stop_grace_seconds: float
     output_most_bytes: int
     stop_workloads_on_exit: bool
+    allow_privileged: bool = False
+    stop_after_seconds: float = 60.0
+    """How long an exclusive workload may run unheard when its order does not say."""
 
 
 def parse_address(text: str, *, any_port: bool = False) -> Address:

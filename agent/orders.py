@@ -13,11 +13,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from agent.records import Code, ComposeSpec, ContainerSpec, Desired, Failure, Limits, Mount, Order, Port
+from agent.records import Code, ComposeSpec, ContainerSpec, Desired, Failure, Limits, Mount, Order, Port, Volume
 from scheduler.pb import agent_pb2
 
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _REVISION = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
+_VOLUME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,299}")
+LOCAL = "local"
+"""The only driver that an agent offers by itself."""
 _ENV_NAME = re.compile(r"[^=\x00]{1,256}")
 _T = TypeVar("_T")
 MAX_TEXT_BYTES = 128 * 1024
@@ -26,6 +29,7 @@ MAX_ENTRIES = 1024
 MAX_YAML_BYTES = 1024 * 1024
 MAX_IMAGE_LENGTH = 512
 MAX_PATH_LENGTH = 4096
+MAX_STOP_AFTER_MS = 366 * 86_400_000
 RESTART_POLICIES = ("no", "on-failure", "always", "unless-stopped")
 _TYPES = {
     agent_pb2.WORKLOAD_TYPE_CONTAINER: "container",
@@ -66,6 +70,14 @@ def check_epoch(value: int) -> int:
     return value
 
 
+def check_kept(values: Iterable[str]) -> list[str]:
+    """Return the ids of the volumes to be kept, or raise InvalidRequest."""
+    found = list(values)
+    if len(found) > MAX_ENTRIES or not all(map(_VOLUME.fullmatch, found)):
+        raise InvalidRequest("keep_volumes must be ids of volumes")
+    return found
+
+
 def order_of(request: agent_pb2.ApplyWorkloadRequest) -> Order:
     """Return the order that the request carries; raises InvalidRequest."""
     check_id("id", request.id)
@@ -92,8 +104,18 @@ def order_of(request: agent_pb2.ApplyWorkloadRequest) -> Order:
         desired=desired,
         spec=spec,
         limits=limits,
+        exclusive=request.exclusive,
+        stop_after_ms=_stop_after(request),
+        generation=max(0, request.generation),
         refusal=refusal,
     )
+
+
+def _stop_after(request: agent_pb2.ApplyWorkloadRequest) -> int:
+    """Return after how long unheard an exclusive workload must have ended; 0: the agent's own default."""
+    if not 0 <= request.stop_after_ms <= MAX_STOP_AFTER_MS:
+        raise InvalidRequest(f"stop_after_ms {request.stop_after_ms} must be 0 to {MAX_STOP_AFTER_MS}")
+    return request.stop_after_ms
 
 
 def _spec(kind: str, spec: agent_pb2.WorkloadSpec) -> ContainerSpec | ComposeSpec:
@@ -115,8 +137,6 @@ def _container(spec: agent_pb2.ContainerSpec) -> ContainerSpec:
     _text("container.image", spec.image, MAX_IMAGE_LENGTH)
     if any(c.isspace() for c in spec.image):
         raise InvalidSpec("container.image must not contain blanks")
-    if spec.managed_volumes:
-        raise InvalidSpec("container.managed_volumes: this node offers no managed volumes")
     policy = spec.restart_policy.policy.strip().lower() or "no"
     if policy not in RESTART_POLICIES:
         raise InvalidSpec(
@@ -133,6 +153,36 @@ def _container(spec: agent_pb2.ContainerSpec) -> ContainerSpec:
         restart=policy,
         max_restarts=spec.restart_policy.max_retry_count,
         labels=_labels(spec.labels),
+        volumes=_volumes(spec.managed_volumes),
+        privileged=spec.privileged,
+    )
+
+
+def _volumes(volumes: Iterable[agent_pb2.ManagedVolumeSpec]) -> tuple[Volume, ...]:
+    given = _bounded("container.managed_volumes", volumes)
+    found = tuple(_volume(f"container.managed_volumes[{i}]", volume) for i, volume in enumerate(given))
+    for what in ("id", "name"):
+        names = [getattr(volume, what) for volume in found]
+        if len(set(names)) < len(names):
+            raise InvalidSpec(f"container.managed_volumes has one {what} twice")
+    return found
+
+
+def _volume(field: str, volume: agent_pb2.ManagedVolumeSpec) -> Volume:
+    driver = volume.driver.strip().lower().replace("_", "-") or LOCAL
+    identifier = volume.volume_id or f"{driver}:{volume.name}"
+    for name, value in (("name", volume.name), ("volume_id", identifier)):
+        if not _VOLUME.fullmatch(value):
+            raise InvalidSpec(f"{field}.{name} must have 1 to 300 of A-Z a-z 0-9 . _ : -, led by a letter or digit")
+    if volume.mount_path:
+        _path(f"{field}.mount_path", volume.mount_path)
+    return Volume(
+        id=identifier,
+        name=volume.name,
+        driver=driver,
+        mount_path=volume.mount_path,
+        read_only=volume.read_only,
+        retained=volume.retain_policy.strip().lower() == "retain",
     )
 
 
@@ -172,10 +222,14 @@ def _limits(request: agent_pb2.ApplyWorkloadRequest) -> Limits:
 
 def _mount(field: str, mount: agent_pb2.VolumeMount) -> Mount:
     for name, value in (("host_path", mount.host_path), ("container_path", mount.container_path)):
-        _text(f"{field}.{name}", value, MAX_PATH_LENGTH)
-        if not value.startswith("/") or ".." in value.split("/") or ":" in value:
-            raise InvalidSpec(f"{field}.{name} must be an absolute path without '..' and ':'")
+        _path(f"{field}.{name}", value)
     return Mount(mount.host_path, mount.container_path, mount.read_only)
+
+
+def _path(field: str, value: str) -> None:
+    _text(field, value, MAX_PATH_LENGTH)
+    if not value.startswith("/") or ".." in value.split("/") or ":" in value:
+        raise InvalidSpec(f"{field} must be an absolute path without '..' and ':'")
 
 
 def _ports(ports: Iterable[agent_pb2.PortMapping]) -> tuple[Port, ...]:

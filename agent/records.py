@@ -47,6 +47,10 @@ class Code(StrEnum):
     RUNTIME_RESOURCE_MISSING = "RUNTIME_RESOURCE_MISSING"
     STORAGE_PROVISION_FAILED = "STORAGE_PROVISION_FAILED"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
+    STOPPED_UNHEARD = "STOPPED_UNHEARD"
+    """Ours: it is exclusive, and the control plane had not been heard for its stop_after."""
+    SUPERSEDED = "SUPERSEDED"
+    """Ours: another agent has this node's id, and with it the workload."""
 
 
 PERMANENT = frozenset(
@@ -75,6 +79,19 @@ class Mount(msgspec.Struct, frozen=True):
     read_only: bool = False
 
 
+class Volume(msgspec.Struct, frozen=True):
+    """A volume that this node keeps for workloads."""
+
+    id: str
+    """Names it in the whole cluster; workloads that name the same one share it."""
+    name: str
+    driver: str = "local"
+    mount_path: str = ""
+    read_only: bool = False
+    retained: bool = False
+    """Its data outlives its workloads."""
+
+
 class Port(msgspec.Struct, frozen=True):
     """A port of the node that leads into a container."""
 
@@ -95,6 +112,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, tag="container"):
     max_restarts: int = 0
     """Only for on-failure; 0 means no bound."""
     labels: dict[str, str] = {}
+    volumes: tuple[Volume, ...] = ()
+    privileged: bool = False
 
 
 class ComposeSpec(msgspec.Struct, frozen=True, tag="compose"):
@@ -123,6 +142,12 @@ class Order(msgspec.Struct, frozen=True):
     desired: Desired
     spec: ContainerSpec | ComposeSpec | None
     limits: Limits = Limits()
+    exclusive: bool = False
+    """Two copies of it must never run: it ends by itself when the node is not heard."""
+    stop_after_ms: int = 0
+    """After so long; only for exclusive workloads."""
+    generation: int = 0
+    """Of the spec; 0 when the caller gives none."""
     refusal: Failure | None = None
     """Set when this node cannot carry the order out; it is recorded as failed."""
 
@@ -148,6 +173,10 @@ class Record(msgspec.Struct):
     process: CopyRef | None = None
     runtimes: tuple[str, ...] = ()
     """Runtimes that may hold something of this workload."""
+    volumes: tuple[Volume, ...] = ()
+    """All that it has been given and that has not been removed since."""
+    kept_volumes: tuple[str, ...] = ()
+    """Ids of those whose data stays when it is removed, by the word of the control plane."""
     restarts: int = 0
     exit_code: int | None = None
     deleting: bool = False

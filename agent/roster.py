@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
 from agent.actions import Action
-from agent.records import Order, Record
+from agent.records import Desired, Failure, Order, Record
 from agent.shelf import MAX_DELETED, Deleted
 from agent.steps import is_on_its_way, is_same
 from agent.unbroken import to_the_end
@@ -90,6 +91,7 @@ class Roster:
 
     async def _apply(self, order: Order) -> Taken:
         order = msgspec.structs.replace(order, refusal=self._parts.runtimes.refusal(order))
+        order = await self._guarded(order)
         while True:
             self._check(order)
             workload = self.get(order.id) or self._new(order)
@@ -99,6 +101,25 @@ class Roster:
             async with workload.lock:
                 if not workload.gone.is_set():
                     return await self._take(workload, order)
+
+    async def _guarded(self, order: Order) -> Order:
+        """Return an order with its stop_after; an exclusive one is refused while nothing could end it in time."""
+        if not order.exclusive:
+            return msgspec.structs.replace(order, stop_after_ms=0)
+        guard = self._parts.guard
+        order = msgspec.structs.replace(order, stop_after_ms=order.stop_after_ms or guard.default_stop_after_ms)
+        if order.desired is Desired.STOPPED or order.refusal:
+            return order
+        if not await guard.ready():
+            raise Busy(f"workload {order.id!r} is exclusive, and no guardian runs here that would end it in time")
+        if not guard.is_settled():
+            raise Busy(f"workload {order.id!r} is exclusive, and this node has only just been heard again")
+        if not guard.may_run(order):
+            raise Busy(f"workload {order.id!r} is exclusive, and the control plane has not heard this node lately")
+        ended = guard.stopped(order.id)
+        if ended and not ended.done:
+            raise Busy(f"workload {order.id!r} is exclusive, and its former copy is still being ended")
+        return order
 
     def _check(self, order: Order) -> None:
         """Raise when the order comes too late, or cannot be taken now."""
@@ -123,10 +144,14 @@ class Roster:
                 f"workload {order.id!r}: assignment epoch {order.epoch} is older than {known.epoch}, "
                 "which this node has; nothing was changed"
             )
+        if order.epoch == known.epoch and 0 < order.generation < known.generation:
+            raise Busy(
+                f"workload {order.id!r}: generation {order.generation} is older than {known.generation}, "
+                "which this node has; nothing was changed"
+            )
         is_repeated = not workload.is_new and is_same(known, order)
         if is_repeated and is_on_its_way(known, record.state, held=workload.held):
-            if order.epoch > known.epoch:
-                workload.take_epoch(order.epoch)
+            if workload.take_terms(order):
                 await workload.save()
             return Taken(workload, None, "this revision is already applied")
         action = workload.take(order)
@@ -136,15 +161,15 @@ class Roster:
             return Taken(workload, action, order.refusal.message)
         return Taken(workload, action, "accepted")
 
-    async def delete(self, workload_id: str, epoch: int) -> Workload | None:
-        """Have the workload go, with every trace; None when it is not here; raises Superseded.
+    async def delete(self, workload_id: str, epoch: int, kept_volumes: Sequence[str] = ()) -> Workload | None:
+        """Have the workload go, with every trace but volumes to be kept; None when it is not here; raises Superseded.
 
         The delete is remembered first: an apply of the same or an older epoch, sent before and arriving after, is
         refused. Epoch 0 deletes whatever is here.
         """
-        return await to_the_end(self._delete(workload_id, epoch))
+        return await to_the_end(self._delete(workload_id, epoch, kept_volumes))
 
-    async def _delete(self, workload_id: str, epoch: int) -> Workload | None:
+    async def _delete(self, workload_id: str, epoch: int, kept_volumes: Sequence[str]) -> Workload | None:
         workload = self.get(workload_id)
         if workload and 0 < epoch < workload.record.order.epoch:
             raise Superseded(
@@ -156,7 +181,7 @@ class Roster:
         if workload is None:
             return None
         async with workload.lock:
-            workload.take_delete()
+            workload.take_delete(kept_volumes)
             await workload.save()
         workload.wake()
         return workload
@@ -172,6 +197,11 @@ class Roster:
         while len(self._deleted) > MAX_DELETED:
             oldest, _ = self._deleted.popitem(last=False)
             await self._parts.shelf.forget_deleted(oldest)
+
+    def give_up_all(self, why: Failure) -> None:
+        """Stop what runs until it is ordered anew; records and drivers stay."""
+        for workload in self.all():
+            workload.give_up(why)
 
     async def stop_all(self) -> None:
         """Stop what runs and take no more orders; the records stay."""

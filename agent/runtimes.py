@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agent.records import Code, ContainerSpec, CopyRef, Failure, Order, Record, State
+from agent.volumes import foreign_driver
 
 
 class StartFailed(Exception):  # noqa: N818 - reads as a sentence where it is raised
@@ -156,6 +157,8 @@ class Runtimes:
         """Say why this node cannot run the order, if so."""
         if order.refusal:
             return order.refusal
+        if foreign := foreign_driver(order):
+            return foreign
         try:
             return self.pick(order).refuse(order)
         except StartFailed as error:

@@ -14,7 +14,7 @@ import structlog
 from agent import VERSION, wire
 from agent.actions import Actions
 from agent.host import Used
-from agent.orders import InvalidRequest, check_epoch, check_id, order_of
+from agent.orders import InvalidRequest, check_epoch, check_id, check_kept, order_of
 from agent.roster import Busy, Full, Roster, Superseded, Taken
 from agent.runtimes import RuntimeAway, Runtimes
 from agent.telemetry import Telemetry
@@ -136,7 +136,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return await self._roster.apply(order_of(request))
 
     async def _delete(self, request: agent_pb2.DeleteWorkloadRequest) -> Workload | None:
-        return await self._roster.delete(check_id("id", request.id), check_epoch(request.assignment_epoch))
+        kept = check_kept(request.keep_volumes)
+        return await self._roster.delete(check_id("id", request.id), check_epoch(request.assignment_epoch), kept)
 
     def _status(self, workload: Workload) -> agent_pb2.WorkloadStatus:
         return wire.agent_status(workload, self._telemetry.latest.get(workload.record.order.id))

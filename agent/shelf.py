@@ -48,6 +48,7 @@ class Shelf:
         self.folder = folder.absolute()
         self.work = self.folder / "work"
         self.output = self.folder / "output"
+        self.volumes = self.folder / "volumes"
         self._records = self.folder / "workloads"
         self._deleted = self.folder / "deleted"
         self._lock = -1
@@ -145,6 +146,10 @@ class Shelf:
         path = self.work / workload_id
         path.mkdir(mode=0o700, exist_ok=True)
         return path
+
+    def volume_folder(self, identifier: str) -> pathlib.Path:
+        """Return the folder of a volume; its name is the id's, with "_" for the ":" behind the driver."""
+        return self.volumes / identifier.replace(":", "_")
 
     def remove_work(self, workload_id: str) -> None:
         """Remove the work folder and the kept output of a workload."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import structlog
 
@@ -22,6 +22,7 @@ from agent.process.usage import UsageMeter
 from agent.records import Code, ContainerSpec, CopyRef, Failure, Order, Record
 from agent.runtimes import Remember, Sample, StartFailed
 from agent.shelf import Identity, Shelf
+from agent.volumes import variables
 
 log = structlog.get_logger(__name__)
 
@@ -38,14 +39,25 @@ class ProcessRuntime:
     restarts_itself = False
 
     def __init__(
-        self, identity: Identity, shelf: Shelf, cgroups: Cgroups, *, allowed: bool, output_most_bytes: int
+        self,
+        identity: Identity,
+        shelf: Shelf,
+        cgroups: Cgroups,
+        *,
+        allowed: bool,
+        output_most_bytes: int,
+        not_after: Callable[[Order], float] = lambda _order: 0.0,
     ) -> None:
-        """Take the agent's identity and folders; `allowed` says whether the operator permits host processes."""
+        """Take the agent's identity and folders; `allowed` says whether the operator permits host processes.
+
+        not_after: from which second since boot on an order's copy must not begin; 0: there is none.
+        """
         self._identity = identity
         self._shelf = shelf
         self._cgroups = cgroups
         self.is_offered = allowed
         self._most = output_most_bytes
+        self._not_after = not_after
         self._trees = Trees(identity.agent_id)
         self._copies: dict[str, ProcessCopy] = {}
         self._outputs: dict[str, Output] = {}
@@ -179,11 +191,12 @@ class ProcessRuntime:
         base = {"PATH": os.environ.get("PATH", _DEFAULT_PATH), "HOME": folder, "PWD": folder, "LANG": "C.UTF-8"}
         return spawn.Instruction(
             command=spec.command,
-            env=base | spec.env | self._marks(order),
+            env=base | spec.env | variables(self._shelf, spec.volumes) | self._marks(order),
             folder=folder,
             cgroups=cgroups,
             file_bytes=order.limits.disk_gb * 2**30,
             nice=0 if "cpu" in self._cgroups else _UNLIMITED_NICE,
+            not_after=self._not_after(order),
         )
 
 

@@ -37,6 +37,8 @@ class Instruction:
     file_bytes: int
     """The largest file it may write; 0 means no limit."""
     nice: int
+    not_after: float = 0.0
+    """The second since boot from which on it must not begin; 0: there is none."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from scheduler.domain.node import Node
+from scheduler.domain.node import Drain, Node
 from scheduler.domain.record import utc
 
 CLOCK_TOLERANCE_SECONDS = 1.0
@@ -119,13 +119,17 @@ def slack_of(lease_seconds: float) -> float:
     return lease_seconds / 4
 
 
-def brake(nodes: Collection[Node], *, share: float, min_nodes: int, window_seconds: float) -> Brake:
-    """Hold the nodes of a shard that fell silent together.
+def brake(
+    nodes: Collection[Node], *, share: float, min_nodes: int, window_seconds: float, of_what: str = "shard"
+) -> Brake:
+    """Hold the nodes of a shard, or of whatever these are the nodes of, that fell silent together.
 
     Nodes that became NotReady within one window count together. They are held when they are
     at least `min_nodes` and more than `share` of the nodes that were there when the window
-    began; nodes lost long before neither count nor are held.
+    began; nodes lost long before neither count nor are held. Neither do drained nodes: they
+    are empty, and to be switched off.
     """
+    nodes = [node for node in nodes if node.drain != Drain.DRAINED]
     lost = sorted(((_since(n), n.node_id) for n in nodes if not n.is_ready), key=lambda one: one[0])
     window = timedelta(seconds=window_seconds)
     held: set[str] = set()
@@ -141,7 +145,8 @@ def brake(nodes: Collection[Node], *, share: float, min_nodes: int, window_secon
             worst, worst_of = max((worst, worst_of), (together, there))
     if not held:
         return Brake()
-    return Brake(frozenset(held), f"{worst} of {worst_of} nodes of the shard fell silent together; nothing moves")
+    whose = "the shard" if of_what == "shard" else of_what
+    return Brake(frozenset(held), f"{worst} of {worst_of} nodes of {whose} fell silent together; nothing moves")
 
 
 def _since(node: Node) -> datetime:

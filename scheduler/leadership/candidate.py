@@ -10,6 +10,7 @@ import math
 import queue
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -21,7 +22,7 @@ from scheduler.leadership.shards import current_map
 from scheduler.queues.loop_thread import LoopThread
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache
-from scheduler.store.keys import SLOTS
+from scheduler.store.keys import LEADER_PREFIX, SLOTS
 from scheduler.store.kv import EtcdApi
 from scheduler.store.store import Store
 from scheduler.store.write import Ref, View, Write
@@ -140,6 +141,7 @@ class Candidate:
             instance_id=self.instance_id,
             lease_seconds=math.ceil(self._settings.leader_lease_seconds),
             on_change=lambda: self._changes.put(None),
+            on_put=partial(self._parts.store.wrote, LEADER_PREFIX),
         )
         self._election.start()
 

@@ -75,12 +75,14 @@ class Election:
         instance_id: str,
         lease_seconds: int,
         on_change: Callable[[], None] = lambda: None,
+        on_put: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the client, and what to call (in the loop) when leading begins or ends."""
+        """Take the client, and what to call (in the loop) when leading begins or ends, and when a key was put."""
         self.instance_id = instance_id
         self._etcd = etcd
         self._lease_seconds = lease_seconds
         self._on_change = on_change
+        self._on_put = on_put
         self._held: Leadership | None = None
         self._resigned = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -134,6 +136,7 @@ class Election:
         entered = await self._etcd.txn([created_at(key, 0)], [Put(key, self.instance_id.encode(), lease.id)])
         if not entered.succeeded:
             raise StoreUnavailable(f"the election key {key} exists already")
+        self._on_put()
         return entered.revision
 
     async def _hold(self, candidate: Leadership) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from scheduler.convergence.liveness import silent_nodes
+from scheduler.convergence.liveness import Brake, silent_nodes
 from scheduler.domain.event import EventType
 from scheduler.domain.node import Health, Node
 from scheduler.domain.shard import Cycle
+from scheduler.leadership.brakes import brake_of
 from scheduler.loops.context import Fence, LoopContext
-from scheduler.loops.holds import shard_brake
 from scheduler.store.keys import NODES
 from scheduler.store.nodes import set_health
 from scheduler.store.write import Versioned
@@ -55,7 +55,7 @@ async def run(
             ctx.emit(EventType.NODE_LOST, node_id=node_id, reason=reason)
     if lost:
         await ctx.cache.wait_revision(ctx.store.last_revision, ctx.settings.etcd_timeout_seconds)
-        _tell_of_brake(ctx, next(iter(silent)))
+        _tell_of_brake(ctx, ready[next(iter(silent))])
     return {"ready": len(ready) - lost, "lost": lost}
 
 
@@ -73,8 +73,8 @@ async def _mark(ctx: LoopContext, node: Versioned[Node], reason: str, fence: Fen
     )
 
 
-def _tell_of_brake(ctx: LoopContext, node_id: str) -> None:
-    held = shard_brake(ctx, node_id)
+def _tell_of_brake(ctx: LoopContext, node: Versioned[Node]) -> None:
+    held = brake_of(ctx.cache, ctx.settings, node.record, ctx.now()) if node.record else Brake()
     if held.held:
         log.error("the brake holds", reason=held.reason, nodes=len(held.held))
         ctx.emit(EventType.BRAKE_HELD, reason=held.reason, details={"nodes": str(len(held.held))})

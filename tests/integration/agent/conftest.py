@@ -83,9 +83,9 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def a_node(folder: pathlib.Path, *options: str) -> AsyncIterator[Node]:
-    """Run a node for a block."""
-    async with FakeFront() as front:
+async def a_node(folder: pathlib.Path, *options: str, interval_ms: int = 60_000) -> AsyncIterator[Node]:
+    """Run a node for a block; it is to beat at this interval."""
+    async with FakeFront(interval_ms=interval_ms) as front:
         agent = AgentProcess(folder, [front.address], *options)
         node = Node(front, agent, Client(agent.port))
         try:

@@ -96,6 +96,31 @@ async def test_a_container_runs_with_what_the_spec_says(node: Node, tmp_path: pa
     assert containers(node) == [container]
 
 
+async def test_F81_a_container_has_its_volume_where_the_spec_says(node: Node) -> None:
+    """The data outlives the container and is gone with the workload; who may only read cannot write."""
+    data = pb.ManagedVolumeSpec(name="data", mount_path="/data")
+    await node.client.apply(order("w", "sh", "-c", "echo kept >> /data/f; sleep 600", image=IMAGE, volumes=[data]))
+    folder = node.data / "volumes" / "local_data"
+    await eventually(lambda: (folder / "f").exists(), 20, "the container writes")
+    data.read_only = True
+    command = ("sh", "-c", "cat /data/f; echo x > /data/g; sleep 600")
+    await node.client.apply(order("w", *command, image=IMAGE, revision="r2", volumes=[data]))
+    await eventually(lambda: any("kept" in docker("logs", c) for c in containers(node)), 20, "it reads")
+    assert (folder / "f").read_text() == "kept\n"
+    assert not (folder / "g").exists()
+    await node.client.delete("w")
+    await eventually(lambda: not folder.exists(), 20, "the data is gone")
+
+
+async def test_9_10_a_privileged_container_runs_only_where_the_agent_allows_it(node: Node) -> None:
+    """Elsewhere it is refused by the name of the option."""
+    request = order("w", "sleep", "600", image=IMAGE)
+    request.spec.container.privileged = True
+    await node.client.apply(request)
+    status = await node.front.reported("w", "Failed")
+    assert "--allow-privileged" in status.message
+
+
 async def test_a_killed_agent_finds_its_container_again(node: Node) -> None:
     """By its labels, also when the record was lost before; no second one is started."""
     await node.client.apply(image())

@@ -57,6 +57,13 @@ def _mount(host: str, container: str) -> Change:
     return lambda r: r.spec.container.volumes.append(pb.VolumeMount(host_path=host, container_path=container))
 
 
+def _volume(count: int = 1, **fields: str) -> Change:
+    def change(request: pb.ApplyWorkloadRequest) -> None:
+        request.spec.container.managed_volumes.extend([pb.ManagedVolumeSpec(**fields)] * count)
+
+    return change
+
+
 BAD_SPECS: list[tuple[str, Change]] = [
     ("spec must carry a container", lambda r: r.ClearField("spec")),
     ("spec carries a compose", lambda r: r.spec.compose.SetInParent()),
@@ -83,7 +90,10 @@ BAD_SPECS: list[tuple[str, Change]] = [
     ("volumes\\[0\\].container_path", _mount("/data", "/a:ro")),
     ("restart_policy.policy 'sometimes'", lambda r: setattr(r.spec.container.restart_policy, "policy", "sometimes")),
     ("max_retry_count", lambda r: setattr(r.spec.container.restart_policy, "max_retry_count", -1)),
-    ("no managed volumes", lambda r: r.spec.container.managed_volumes.append(pb.ManagedVolumeSpec(name="v"))),
+    ("managed_volumes\\[0\\].name", _volume(name="../v")),
+    ("managed_volumes\\[0\\].volume_id", _volume(name="v", volume_id="/v")),
+    ("managed_volumes\\[0\\].mount_path", _volume(name="v", mount_path="v")),
+    ("one id twice", _volume(name="v", count=2)),
     ("resources.memory_mb -5", lambda r: setattr(r.resources, "memory_mb", -5)),
     ("resources.cpu_millicores", lambda r: setattr(r.resources, "cpu_millicores", 2**62)),
     ("resources.disk_gb", lambda r: setattr(r.resources, "disk_gb", -1)),

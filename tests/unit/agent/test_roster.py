@@ -169,7 +169,7 @@ async def test_an_order_that_is_taken_back_before_it_is_carried_out_leaves_the_w
     await node.state(State.RUNNING)
     await asyncio.wait_for(action.done.wait(), 5)
     assert (action.status, node.runtime.starts) == ("completed", 1)
-    assert node.shelf.load_records()[0].state is State.RUNNING
+    await eventually(lambda: node.shelf.load_records()[0].state is State.RUNNING, 5, "that is on disk as well")
 
 
 async def test_delete_is_idempotent_and_removes_the_record(node: Node) -> None:
