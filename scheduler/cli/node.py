@@ -6,19 +6,39 @@ import click
 
 from scheduler.cli import show
 from scheduler.cli.connect import Front, pages
+from scheduler.cli.lazy import Lazy, LazyGroup
 from scheduler.cli.options import Options, asynchronous, common_options
 from scheduler.cli.workload import warn_when_stale, workload_table
 from scheduler.pb import control_pb2, fleetbeat_pb2
 
+_HERE = "scheduler.cli.node"
+_CHANGES = "scheduler.cli.node_changes"
+_COMMANDS = {
+    "ls": Lazy(f"{_HERE}:ls", "List nodes."),
+    "show": Lazy(f"{_HERE}:show_node", "Show a node and what runs on it."),
+    "drain": Lazy("scheduler.cli.drain:drain", "Move all work off a node."),
+    "undrain": Lazy("scheduler.cli.drain:undrain", "End the drain of a node."),
+    "cordon": Lazy(f"{_CHANGES}:cordon", "Keep new work away from a node."),
+    "uncordon": Lazy(f"{_CHANGES}:uncordon", "Let a node take new work again."),
+    "taint": Lazy(f"{_CHANGES}:taint", "Keep work off a node unless it tolerates it."),
+    "untaint": Lazy(f"{_CHANGES}:untaint", "Take a taint off a node."),
+    "label": Lazy(f"{_CHANGES}:label", "Label a node."),
+    "unlabel": Lazy(f"{_CHANGES}:unlabel", "Take a label off a node."),
+    "fence": Lazy("scheduler.cli.fence:fence", "Confirm that a node is off."),
+    "remove": Lazy(f"{_CHANGES}:remove", "Forget a node that will not come back."),
+}
 
-@click.group()
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
 @common_options
 def node() -> None:
-    """List and show nodes."""
+    """List, show, drain, cordon, taint, label, fence and remove nodes."""
 
 
-@node.command("ls")
-@click.option("--status", default="", metavar="STATUS", help="Only nodes in this state: Ready or NotReady.")
+@click.command()
+@click.option(
+    "--status", default="", metavar="STATUS", help="Only nodes that are Ready, NotReady, Draining or Drained."
+)
 @common_options
 @click.pass_obj
 @asynchronous
@@ -45,7 +65,7 @@ async def ls(options: Options, status: str) -> None:
 def _row(n: control_pb2.NodeView) -> list[str]:
     return [
         n.node_id,
-        n.status + ("" if n.schedulable else " (cordoned)"),
+        n.status + (" (cordoned)" if n.cordoned else ""),
         f"{n.allocated_cpu_cores:g}/{n.total_cpu_cores:g}",
         f"{n.allocated_memory_mb}/{n.total_memory_mb}",
         f"{n.allocated_disk_gb}/{n.total_disk_gb:g}" if n.total_disk_gb else "",
@@ -56,7 +76,7 @@ def _row(n: control_pb2.NodeView) -> list[str]:
     ]
 
 
-@node.command("show")
+@click.command("show")
 @click.argument("node_id", metavar="ID")
 @common_options
 @click.pass_obj
@@ -89,7 +109,8 @@ def _described(n: control_pb2.NodeView) -> str:
             ("id", n.node_id),
             ("status", n.status + (f", for {changed}" if changed else "")),
             ("reason", n.status_reason + (f" (by {n.status_updated_by})" if n.status_updated_by else "")),
-            ("schedulable", "yes" if n.schedulable else "no"),
+            ("schedulable", "yes" if n.schedulable else "no" + (", cordoned" if n.cordoned else "")),
+            ("drain", n.drain),
             ("heard", f"{show.age(n.last_heartbeat)} ago" if n.last_heartbeat.seconds else "never"),
             ("endpoint", n.grpc_endpoint),
             ("agent", n.agent_version),

@@ -71,7 +71,15 @@ def committed(ledger: Ledger) -> Amounts:
 def commitment_of(request: Request, epoch: int) -> Commitment:
     """Return what the ledger records when the request is granted."""
     cpu, memory, disk = request.amounts
-    return Commitment(cpu_millicores=cpu, memory_mb=memory, disk_gb=disk, ports=request.ports, epoch=epoch)
+    return Commitment(
+        cpu_millicores=cpu,
+        memory_mb=memory,
+        disk_gb=disk,
+        ports=request.ports,
+        epoch=epoch,
+        group=request.group,
+        replica_set=request.replica_set,
+    )
 
 
 def lack(index: int, node: Node, ledger: Ledger, request: Request, overcommit: Overcommit) -> str:

@@ -16,7 +16,15 @@ from scheduler.placement.request import Request
 EXCLUDED = "excluded"
 """The pseudo-filter of nodes that the caller ruled out, such as the one a workload is moved off."""
 
+NO_NODES = "no_nodes"
+"""Stands for a filter where there is no node at all."""
+NO_NODES_TEXT = "no nodes available"
+NOT_TRIED = "not_tried"
+OTHER = "other"
+
 _LONGEST_WHY = 200
+_NAMES = frozenset({EXCLUDED, *(each.name for each in FILTERS)})
+_FIRST_FILTER = re.compile(r"no node fits: \d+ of \d+ nodes (\w+) \(")
 _FIGURES = re.compile(r" \(.*?\)(?=,|;|$)|; nearest .*$")
 
 
@@ -47,10 +55,10 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """One sentence: the commonest rejection first, with an example in figures."""
+        """One sentence: the commonest rejection first, with an example in figures; who was ruled out comes last."""
         if not self.nodes_total:
-            return "no nodes available"
-        first, *rest = sorted(self.rejections, key=lambda r: -r.nodes)
+            return NO_NODES_TEXT
+        first, *rest = sorted(self.rejections, key=lambda r: (r.filter == EXCLUDED, -r.nodes))
         text = f"no node fits: {first.nodes} of {self.nodes_total} nodes {first.filter} ({first.example})"
         text += "".join(f", {r.nodes} {r.filter}" for r in rest)
         if self.nearest and not first.example.startswith(f"{self.nearest.node_id} "):
@@ -61,6 +69,16 @@ class Explanation:
 def without_figures(summary: str) -> str:
     """Reduce a summary to what is worth storing anew when it changes: filters and counts, not examples."""
     return _FIGURES.sub("", summary)
+
+
+def main_filter(summary: str) -> str:
+    """Name the filter that rejected the most nodes, by a stored summary; one of a few words for any other text."""
+    if not summary:
+        return NOT_TRIED
+    if summary == NO_NODES_TEXT:
+        return NO_NODES
+    found = _FIRST_FILTER.match(summary)
+    return found[1] if found and found[1] in _NAMES else OTHER
 
 
 def explain(fleet: Fleet, request: Request, exclude: AbstractSet[str] = frozenset()) -> Explanation:

@@ -13,9 +13,10 @@ from typing import cast
 
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node, Taint
+from scheduler.domain.toleration import taint_text, tolerates
 from scheduler.placement.capacity import RESOURCES, Overcommit, crowded, lack, port_conflict
 from scheduler.placement.fleet import Bools, Fleet
-from scheduler.placement.request import VM_TYPES, Request, Toleration
+from scheduler.placement.request import VM_TYPES, Request
 from scheduler.placement.traits import (
     ANY_BUT_VM,
     blocking_taints,
@@ -68,11 +69,6 @@ def objections(node: Node, ledger: Ledger, request: Request, overcommit: Overcom
             yield Objection(each.name, node.node_id, why)
 
 
-def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    """Whether any of the tolerations covers the taint."""
-    return any(toleration.covers(taint) for toleration in tolerations)
-
-
 def _is_open(fleet: Fleet, _request: Request) -> Bools:
     return fleet.mask(fleet.open)
 
@@ -123,11 +119,7 @@ def _is_tolerated(fleet: Fleet, request: Request) -> Bools:
 
 
 def _taint(node: Node, _ledger: Ledger, request: Request, _overcommit: Overcommit) -> str:
-    blocking = sorted(
-        f"{t.key}{'=' if t.value else ''}{t.value}:{t.effect or 'NoSchedule'}"
-        for t in blocking_taints(node)
-        if not tolerates(request.tolerations, t)
-    )
+    blocking = sorted(taint_text(t) for t in blocking_taints(node) if not tolerates(request.tolerations, t))
     return "has taint " + ", ".join(blocking) if blocking else ""
 
 
@@ -155,6 +147,32 @@ def _missing_driver(node: Node, _ledger: Ledger, request: Request, _overcommit: 
     drivers = storage_drivers(node)
     missing = [d for d in request.volume_drivers if d not in drivers]
     return f"has storage {', '.join(sorted(drivers))}; {', '.join(missing)} asked" if missing else ""
+
+
+def _where_volumes_are(fleet: Fleet, request: Request) -> Bools:
+    rows = fleet.everyone
+    for binding in request.bound:
+        rows &= fleet.bits_of(binding.nodes)
+    return fleet.mask(rows)
+
+
+def _volume_elsewhere(node: Node, _ledger: Ledger, request: Request, _overcommit: Overcommit) -> str:
+    for volume, nodes in request.bound:
+        if not nodes:
+            return f"cannot have disk {volume}, which has been removed"
+        if node.node_id not in nodes:
+            return f"is not {' or '.join(nodes)}, where volume {volume} must be used"
+    return ""
+
+
+def _apart(fleet: Fleet, request: Request) -> Bools:
+    return fleet.mask(fleet.everyone & ~fleet.groups[request.group] if request.group else fleet.everyone)
+
+
+def _not_apart(_node: Node, ledger: Ledger, request: Request, _overcommit: Overcommit) -> str:
+    found = (holder for holder, c in ledger.commitments.items() if request.group and c.group == request.group)
+    holder = next(found, "")
+    return f'has "{holder}" of the anti-affinity group {request.group}' if holder else ""
 
 
 def _ports_free(fleet: Fleet, request: Request) -> Bools:
@@ -195,6 +213,8 @@ FILTERS = (
     Filter("tainted", _is_tolerated, _taint),
     Filter("workload_type_unsupported", _runs_type, _unsupported_type),
     Filter("storage_driver_unsupported", _has_drivers, _missing_driver),
+    Filter("volume_on_other_node", _where_volumes_are, _volume_elsewhere),
+    Filter("anti_affinity", _apart, _not_apart),
     *map(_amount_filter, range(len(RESOURCES))),
     Filter("port_conflict", _ports_free, _port, of_amounts=True),
     Filter("node_full", _not_crowded, _crowded, of_amounts=True),

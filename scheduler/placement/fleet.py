@@ -9,6 +9,7 @@ Rows are stable: a removed node's row is handed to the next new node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from scheduler.domain.node import Node
 from scheduler.placement.capacity import MAX_COMMITMENTS, RESOURCES, Overcommit, allocatable, capacity, committed
 from scheduler.placement.request import LARGEST_AMOUNT, amount
 from scheduler.placement.score import IdColumn
-from scheduler.placement.traits import blocking_taints, is_open, storage_drivers, workload_types
+from scheduler.placement.traits import blocking_taints, is_open, soft_taints, storage_drivers, workload_types
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -95,9 +96,12 @@ class Fleet:
         self.crowded = 0
         self.labels = Bitsets()
         self.taints = Bitsets()
+        self.soft_taints = Bitsets()
         self.types = Bitsets()
         self.drivers = Bitsets()
         self.ports = Bitsets()
+        self.groups = Bitsets()
+        self._copies: dict[str, Counter[int]] = {}
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -204,6 +208,7 @@ class Fleet:
         self.open = _with_bit(self.open, row, is_open(node))
         self.labels.add(node.labels.items(), row)
         self.taints.add(blocking_taints(node), row)
+        self.soft_taints.add(soft_taints(node), row)
         self.types.add(workload_types(node), row)
         self.drivers.add(storage_drivers(node), row)
 
@@ -213,6 +218,7 @@ class Fleet:
             return
         self.labels.discard(node.labels.items(), row)
         self.taints.discard(blocking_taints(node), row)
+        self.soft_taints.discard(soft_taints(node), row)
         self.types.discard(workload_types(node), row)
         self.drivers.discard(storage_drivers(node), row)
         self._nodes[row] = None
@@ -221,6 +227,9 @@ class Fleet:
         self._clear_ledger(row)
         self._ledgers[row] = ledger
         self.ports.add(ledger.ports, row)
+        self.groups.add(_groups(ledger), row)
+        for name in _replica_sets(ledger):
+            self._copies.setdefault(name, Counter())[row] += 1
         self.workloads[row] = sum(c.kind == "workload" for c in ledger.commitments.values())
         self.crowded = _with_bit(self.crowded, row, len(ledger.commitments) >= MAX_COMMITMENTS)
 
@@ -228,7 +237,26 @@ class Fleet:
         ledger = self._ledgers[row]
         if ledger is not None:
             self.ports.discard(ledger.ports, row)
+            self.groups.discard(_groups(ledger), row)
+            for name in _replica_sets(ledger):
+                self._drop_copies(name, row)
             self._ledgers[row] = None
+
+    def _drop_copies(self, name: str, row: int) -> None:
+        """Forget the copies of a set on a row."""
+        by_row = self._copies.get(name)
+        if by_row is None:
+            return
+        by_row.pop(row, None)
+        if not by_row:
+            del self._copies[name]
+
+    def copies(self, replica_set: str, rows: npt.NDArray[np.intp]) -> Floats:
+        """Return how many copies of a set there are on each of these rows."""
+        found = np.zeros(self.rows)
+        for row, count in self._copies.get(replica_set, {}).items():
+            found[row] = count
+        return found[rows]
 
     def _set_numbers(self, row: int, node: Node, ledger: Ledger, measured: Measured) -> None:
         promised, total = committed(ledger), capacity(node)
@@ -243,3 +271,12 @@ class Fleet:
 
 def _with_bit(bits: int, row: int, on: bool) -> int:
     return bits | 1 << row if on else bits & ~(1 << row)
+
+
+def _groups(ledger: Ledger) -> set[str]:
+    return {c.group for c in ledger.commitments.values() if c.group}
+
+
+def _replica_sets(ledger: Ledger) -> list[str]:
+    """Return the set of each copy on the node, those aside that are leaving it."""
+    return [c.replica_set for c in ledger.commitments.values() if c.replica_set and c.kind == "workload"]

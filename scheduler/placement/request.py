@@ -5,13 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from scheduler.domain.node import Taint
+from scheduler.domain.policy import anti_affinity_of
 from scheduler.domain.port import parse_port
+from scheduler.domain.replicas import replica_set
+from scheduler.domain.toleration import TOLERATIONS_KEY, Toleration, parse_tolerations, tolerations_of
+from scheduler.domain.volume import LOCAL, driver_name, volume_ids
 from scheduler.domain.workload import WorkloadSpec
 
-TOLERATIONS_KEY = "fleetbeat.tolerations"
-"""Metadata of a spec: "key", "key=value", "key=value:effect", comma-separated; "*" tolerates every taint."""
+__all__ = [
+    "LARGEST_AMOUNT",
+    "NODE_KEY",
+    "TOLERATIONS_KEY",
+    "VM_TYPES",
+    "Binding",
+    "Request",
+    "Toleration",
+    "amount",
+    "driver_name",
+    "host_port",
+    "parse_tolerations",
+    "request_of",
+    "workload_type",
+]
+
 NODE_KEY = "fleetbeat.node"
 """Metadata of a spec: the only node that may run the workload."""
 LARGEST_AMOUNT = 2**53
@@ -26,21 +44,11 @@ _TYPE_ALIASES = {
 VM_TYPES = frozenset({"vm", "microvm"})
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """Taints that a workload accepts; a blank part matches anything."""
+class Binding(NamedTuple):
+    """A volume that may only be used on some nodes now: where its data is, or where it is attached; gone: on none."""
 
-    key: str
-    value: str = ""
-    effect: str = ""
-
-    def covers(self, taint: Taint) -> bool:
-        """Whether the workload may run in spite of this taint; a taint with a blank effect means NoSchedule."""
-        return (
-            self.key in ("*", taint.key)
-            and self.value in ("", taint.value)
-            and self.effect in ("", taint.effect or "NoSchedule")
-        )
+    volume: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,17 @@ class Request:
     labels: tuple[tuple[str, str], ...] = ()
     """The node must carry all of these."""
     volume_drivers: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    """Ids of the volumes that the spec names."""
+    bound: tuple[Binding, ...] = ()
+    """Where those may be used; filled in from their records (store/volumes.py), not from the spec."""
     tolerations: tuple[Toleration, ...] = ()
     node: str = ""
     """The only node allowed; blank: any."""
+    group: str = ""
+    """No other workload of this group may be on the node; blank: none."""
+    replica_set: str = ""
+    """The workload whose copies this is one of; nodes with fewer of them are better. Blank: it is the only copy."""
 
     @property
     def amounts(self) -> tuple[int, int, int]:
@@ -80,26 +96,10 @@ def workload_type(name: str) -> str:
     return _TYPE_ALIASES.get(lowered, lowered)
 
 
-def driver_name(name: str) -> str:
-    """Return the one name of a storage driver; blank means local."""
-    return name.strip().lower().replace("_", "-") or "local"
-
-
 def host_port(port: str) -> str:
     """Turn a stored port into "host/protocol"; blank when no fixed host port is asked."""
     host, _, protocol = parse_port(port)
     return f"{host}/{protocol}" if host else ""
-
-
-def parse_tolerations(text: str) -> tuple[Toleration, ...]:
-    """Parse the value of `fleetbeat.tolerations`; empty items are skipped."""
-    return tuple(_toleration(item.strip()) for item in text.split(",") if item.strip())
-
-
-def _toleration(item: str) -> Toleration:
-    selector, _, effect = item.partition(":")
-    key, _, value = selector.partition("=")
-    return Toleration(key.strip(), value.strip(), effect.strip())
 
 
 def request_of(spec: WorkloadSpec) -> Request:
@@ -109,6 +109,8 @@ def request_of(spec: WorkloadSpec) -> Request:
         cpu = cpu or spec.vm.vcpus * 1000
         memory = memory or spec.vm.memory_mb
         disk = disk or sum(d.size_gb for d in spec.vm.disks)
+    # Of the other drivers, the room is not the node's.
+    disk += sum(v.size_gb for v in spec.managed_volumes if driver_name(v.driver) == LOCAL)
     return Request(
         workload_id=spec.id,
         type=workload_type(spec.type),
@@ -118,8 +120,11 @@ def request_of(spec: WorkloadSpec) -> Request:
         ports=_distinct(filter(None, map(host_port, spec.ports))),
         labels=tuple(sorted(spec.labels.items())),
         volume_drivers=_distinct(driver_name(v.driver) for v in spec.managed_volumes),
-        tolerations=parse_tolerations(spec.metadata.get(TOLERATIONS_KEY, "")),
+        volumes=volume_ids(spec.managed_volumes),
+        tolerations=tolerations_of(spec),
         node=spec.metadata.get(NODE_KEY, "").strip(),
+        group=anti_affinity_of(spec),
+        replica_set=replica_set(spec),
     )
 
 

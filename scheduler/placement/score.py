@@ -4,7 +4,9 @@
     spread = 1 - workloads / most workloads on any node
     jitter = (FNV-1a-32("workload|node") mod 1000) / 1000 * 0.01
 
-as the reference system scores; the weights are its constants.
+as the reference system scores; the weights are its constants. From that goes 1 for each taint
+PreferNoSchedule that the workload does not tolerate, and 1 for each copy of the same workload on
+the node: the formula gives 0 to 1.01, so such a node is taken only where no other fits.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ MEMORY_WEIGHT: Final = 0.4
 SPREAD_WEIGHT: Final = 0.2
 JITTER_LIMIT: Final = 0.01
 NO_CAPACITY_SCORE: Final = -1e9
+SOFT_TAINT_PENALTY: Final = 1.0
+COPY_PENALTY: Final = 1.0
+"""For each copy of the same workload that is on the node: one more copy counts more than any load."""
 
 _OFFSET = 0x811C9DC5
 _PRIME = 0x01000193

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.domain.node import Node, Taint
+from scheduler.domain.toleration import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
 from scheduler.placement.request import VM_TYPES, driver_name, workload_type
 
 ANY_BUT_VM = "*"
 """The workload type of a node that names none: everything, except VMs without a hypervisor."""
 
-_BLOCKING_EFFECTS = frozenset({"", "NoSchedule", "NoExecute"})
+_BLOCKING_EFFECTS = frozenset({"", NO_SCHEDULE, NO_EXECUTE})
 _STORAGE_LABEL = "storage."
 
 
@@ -30,6 +31,11 @@ def standing(node: Node) -> str:
 def blocking_taints(node: Node) -> frozenset[Taint]:
     """Return the taints that keep new work away unless it tolerates them; PreferNoSchedule does not."""
     return frozenset(taint for taint in map(_plain, node.taints) if taint.effect in _BLOCKING_EFFECTS)
+
+
+def soft_taints(node: Node) -> frozenset[Taint]:
+    """Return the taints that only make another node the better choice, for what does not tolerate them."""
+    return frozenset(taint for taint in map(_plain, node.taints) if taint.effect == PREFER_NO_SCHEDULE)
 
 
 def workload_types(node: Node) -> frozenset[str]:

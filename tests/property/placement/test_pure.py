@@ -14,7 +14,7 @@ from scheduler.placement.choose import Choice, choose
 from scheduler.placement.explain import Explanation
 from scheduler.placement.filters import first_objection
 from scheduler.placement.fleet import Fleet, Measured
-from scheduler.placement.request import Request, Toleration
+from scheduler.placement.request import Binding, Request, Toleration
 from scheduler.placement.score import NO_CAPACITY_SCORE, jitter
 from tests.support.placement import node
 
@@ -24,7 +24,10 @@ ports = st.sets(st.sampled_from(["80/tcp", "80/udp", "81/tcp"])).map(lambda s: t
 tolerations = st.lists(st.builds(Toleration, st.sampled_from(["*", "a", "b"]), few, few), max_size=2).map(tuple)
 taints = st.lists(
     st.builds(
-        Taint, key=st.sampled_from("ab"), value=few, effect=st.sampled_from(["", "NoSchedule", "PreferNoSchedule"])
+        Taint,
+        key=st.sampled_from("ab"),
+        value=few,
+        effect=st.sampled_from(["", "NoSchedule", "PreferNoSchedule", "NoExecute"]),
     ),
     max_size=2,
 ).map(tuple)
@@ -47,6 +50,7 @@ held = st.builds(
     Commitment,
     kind=st.sampled_from(["workload", "sandbox"]),
     cpu_millicores=amounts, memory_mb=amounts, disk_gb=amounts, ports=ports,
+    group=st.sampled_from(["", "", "", "g", "h"]), replica_set=st.sampled_from(["", "s", "t"]),
 )  # fmt: skip
 ledgers = st.builds(
     Ledger, node_id=st.just(""), commitments=st.dictionaries(st.sampled_from(["p", "q", "r"]), held, max_size=3)
@@ -62,6 +66,8 @@ requests = st.builds(
     volume_drivers=st.sampled_from([(), ("local",), ("local", "nfs")]),
     tolerations=tolerations,
     node=st.sampled_from(["", "", "", "n-1"]),
+    bound=st.sampled_from([(), (), (Binding("v", ("n-1", "n-2")),), (Binding("v", ("n-9",)), Binding("w", ()))]),
+    group=st.sampled_from(["", "g"]), replica_set=st.sampled_from(["", "s"]),
 )  # fmt: skip
 steps = st.lists(st.tuples(nodes, ledgers, measured, st.booleans()), min_size=1, max_size=25)
 overcommits = st.builds(Overcommit, *[st.sampled_from([0.5, 1.0, 1.5])] * 3)
@@ -92,8 +98,14 @@ def plain_score(known: Known, request: Request, node_id: str) -> float:
     counts = {i: sum(c.kind == "workload" for c in held.commitments.values()) for i, (_, held, _) in known.items()}
     most = max(counts.values())
     spread = 1 - counts[node_id] / most if most else 1
+    soft = {(t.key, t.value) for t in one.taints if t.effect == "PreferNoSchedule"}
+    taints = [Taint(key=key, value=value, effect="PreferNoSchedule") for key, value in soft]
+    disliked = sum(not any(each.covers(t) for each in request.tolerations) for t in taints)
     shares = [((t - u) - max(0, p - u)) / t for t, p, u in zip(totals, promised, used, strict=False)]
-    return 0.4 * shares[0] + 0.4 * shares[1] + 0.2 * spread + jitter(request.workload_id, node_id)
+    copies = sum(
+        c.replica_set == request.replica_set != "" and c.kind == "workload" for c in ledger.commitments.values()
+    )
+    return 0.4 * shares[0] + 0.4 * shares[1] + 0.2 * spread + jitter(request.workload_id, node_id) - disliked - copies
 
 
 @given(steps, requests, overcommits)

@@ -25,9 +25,14 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         self.applied: list[control_pb2.ApplyWorkloadRequest] = []
         self.deleted: list[str] = []
         self.retried: list[str] = []
+        self.scaled: list[fleetbeat_pb2.ScaleWorkloadRequest] = []
         self.log_requests: list[fleetbeat_pb2.ReadWorkloadLogsRequest] = []
         self.lists: list[Any] = []
         self.nodes: list[control_pb2.NodeView] = []
+        self.node_calls: list[Any] = []
+        """What operators asked of nodes."""
+        self.drains: list[fleetbeat_pb2.GetDrainResponse] = [fleetbeat_pb2.GetDrainResponse()]
+        """What GetDrain answers in turn; the last one again and again."""
         self.views: dict[str, list[View]] = {}
         """What GetWorkload answers in turn; the last one again and again."""
         self.answers: dict[str, control_pb2.ApplyWorkloadResponse] = {}
@@ -120,10 +125,66 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         page, token = self._page(found, request.page_token)
         return fleetbeat_pb2.ListWorkloadsResponse(workloads=page, next_page_token=token, stale=self.stale)
 
+    def DrainNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("DrainNode", request, context, control_pb2.DrainNodeResponse(accepted=True, message="ok"))
+
+    def UndrainNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("UndrainNode", request, context, control_pb2.UndrainNodeResponse(message="not drained"))
+
+    def GetDrain(self, request: Any, context: Any) -> Any:
+        """Answer the next progress; the last one again and again."""
+        answer = self.drains.pop(0) if len(self.drains) > 1 else self.drains[0]
+        return self._asked("GetDrain", request, context, answer)
+
+    def TaintNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("TaintNode", request, context, control_pb2.TaintNodeResponse(message="tainted"))
+
+    def UntaintNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("UntaintNode", request, context, control_pb2.UntaintNodeResponse(message="untainted"))
+
+    def SetNodeLabel(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("SetNodeLabel", request, context, control_pb2.SetNodeLabelResponse(message="labelled"))
+
+    def DeleteNodeLabel(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("DeleteNodeLabel", request, context, control_pb2.DeleteNodeLabelResponse(message="bare"))
+
+    def CordonNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        return self._asked("CordonNode", request, context, fleetbeat_pb2.CordonNodeResponse())
+
+    def UncordonNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        ready = control_pb2.NodeView(node_id=request.node_id, status="Ready", schedulable=True)
+        return self._asked("UncordonNode", request, context, fleetbeat_pb2.UncordonNodeResponse(node=ready))
+
+    def RemoveNode(self, request: Any, context: Any) -> Any:
+        """Accept it."""
+        answer = fleetbeat_pb2.RemoveNodeResponse(node_id=request.node_id, workloads=2)
+        return self._asked("RemoveNode", request, context, answer)
+
+    def _asked(self, method: str, request: Any, context: Any, answer: Any) -> Any:
+        self._enter(method, context)
+        self.node_calls.append(request)
+        return answer
+
     def _page(self, items: list[Any], token: str) -> tuple[list[Any], str]:
         start = int(token or 0)
         end = start + self.page_size
         return items[start:end], str(end) if end < len(items) else ""
+
+    def ScaleWorkload(self, request: Any, context: Any) -> Any:
+        """Take it; there was one copy before."""
+        self._enter("ScaleWorkload", context, request.workload_id)
+        self.scaled.append(request)
+        return fleetbeat_pb2.ScaleWorkloadResponse(
+            workload_id=request.workload_id, replicas=request.replicas, previous_replicas=1
+        )
 
     def ExplainWorkload(self, request: Any, context: Any) -> Any:
         """Answer the explanation."""

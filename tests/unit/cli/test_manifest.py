@@ -124,7 +124,7 @@ def manifest_in(text: str) -> Manifest:
         (WEB + "  managed_volumes:\n    - size_gb: 1\n", "5: container.managed_volumes[0].name: is required"),
         # compose
         ("id: web\ncompose: {}\n", "2: compose.inline_yaml: must not be blank"),
-        ("id: web\ncompose: {source_type: git, git_repo: x}\n", "2: compose.source_type: git is not supported"),
+        ("id: web\ncompose: {source_type: git}\n", "2: compose.git_repo: must not be blank"),
         ("id: web\ncompose:\n  inline_yaml: |\n    services: [\n", "3: compose.inline_yaml: is not YAML"),
         ("id: web\ncompose:\n  inline_yaml: 'a: b'\n", "3: compose.inline_yaml: services: must be a mapping"),
         # vm

@@ -13,6 +13,7 @@ import yaml
 from scheduler.cli import lazy
 from scheduler.cli.lazy import Lazy, LazyGroup
 from scheduler.cli.main import cli
+from scheduler.cli.node import node
 from scheduler.cli.options import common_options
 from scheduler.cli.workload import workload
 from scheduler.settings import Settings
@@ -49,7 +50,7 @@ def test_every_command_explains_itself_with_an_example(run: Run, name: str) -> N
     assert "Example" in ended.out or name in ("node", "workload", "version")
 
 
-@pytest.mark.parametrize("name", [*(("node", c) for c in ("ls", "show")), *(("workload", c) for c in workload.lazy)])
+@pytest.mark.parametrize("name", [*(("node", c) for c in node.lazy), *(("workload", c) for c in workload.lazy)])
 def test_every_command_below_explains_itself_with_an_example(run: Run, name: tuple[str, str]) -> None:
     """Groups' commands, too."""
     ended = run(*name, "--help")
@@ -57,7 +58,9 @@ def test_every_command_below_explains_itself_with_an_example(run: Run, name: tup
     assert "Example" in ended.out
 
 
-@pytest.mark.parametrize(("group", "names"), [(cli, ("up", "down", *OWN)), (workload, tuple(workload.lazy))])
+@pytest.mark.parametrize(
+    ("group", "names"), [(cli, ("up", "down", *OWN)), (node, tuple(node.lazy)), (workload, tuple(workload.lazy))]
+)
 def test_the_overviews_lines_are_the_commands_own(group: LazyGroup, names: tuple[str, ...]) -> None:
     """The table of lazy commands has the right place for each, and names them as they name themselves."""
     context = click.Context(group)

@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 
 from scheduler.domain.ledger import Commitment, Ledger
-from scheduler.domain.node import Node
+from scheduler.domain.node import Node, Taint
 from scheduler.placement import choose as module
 from scheduler.placement.capacity import commitment_of
 from scheduler.placement.choose import Choice, choose
 from scheduler.placement.explain import Explanation
 from scheduler.placement.fleet import Fleet, Floats, Measured
-from scheduler.placement.request import Request
+from scheduler.placement.request import Request, Toleration
 from tests.support.placement import node
 
 
@@ -112,3 +112,56 @@ def test_scenario_C6_a_node_that_becomes_fit_is_chosen_at_the_next_look() -> Non
     fleet.remove("n-1")
     assert len(fleet) == 0
     assert isinstance(choose(fleet, Request("web")), Explanation)
+
+
+def test_F53_a_node_with_PreferNoSchedule_is_taken_only_where_no_other_fits() -> None:
+    """However much emptier it is; the reason says so, and what tolerates the taint does not mind."""
+    soft = (Taint(key="old", effect="PreferNoSchedule"),)
+    fleet = Fleet()
+    fleet.upsert(node("n-1", taints=soft), Ledger(node_id="n-1"))
+    busy = Ledger(node_id="n-2", commitments={"x": Commitment(cpu_millicores=1900, memory_mb=1900)})
+    fleet.upsert(node("n-2"), busy)
+    found = choose(fleet, Request("web", cpu_millicores=100))
+    assert isinstance(found, Choice)
+    assert (found.node_id, "spite" in found.reason) == ("n-2", False)
+    found = choose(fleet, Request("web", cpu_millicores=200))
+    assert isinstance(found, Choice)
+    assert found.node_id == "n-1"
+    assert found.reason.endswith("in spite of taint old:PreferNoSchedule")
+    plain = choose(fleet, Request("web", cpu_millicores=200, tolerations=(Toleration("old"),)))
+    assert isinstance(plain, Choice)
+    assert (plain.node_id, round(plain.score - found.score, 4), "spite" in plain.reason) == ("n-1", 1.0, False)
+
+
+def test_F87_copies_of_one_workload_prefer_different_nodes() -> None:
+    """One copy more outweighs any load; where every node has one, the next goes to the best of them."""
+    ledgers = {i: Ledger(node_id=i) for i in ("n-1", "n-2", "n-3")}
+    busy = ("n-1", "n-2")
+    for node_id in busy:
+        ledgers[node_id] = ledgers[node_id].with_commitment("batch", Commitment(cpu_millicores=1500, memory_mb=1500))
+    fleet = fleet_of()
+    for node_id, ledger in ledgers.items():
+        fleet.upsert(node(node_id), ledger)
+    where = []
+    for index in range(6):
+        request = Request(f"web.{index + 2}", cpu_millicores=10, memory_mb=8, replica_set="web")
+        where.append(chosen(fleet, request))
+        ledgers[where[-1]] = ledgers[where[-1]].with_commitment(request.workload_id, commitment_of(request, 1))
+        fleet.upsert(node(where[-1]), ledgers[where[-1]])
+    assert where[0] == where[3] == "n-3"
+    assert Counter(where) == {"n-1": 2, "n-2": 2, "n-3": 2}
+    assert chosen(fleet, Request("other", cpu_millicores=10)) == "n-3"
+
+
+def test_F57_without_a_set_copies_change_no_score() -> None:
+    """The formula is the reference system's."""
+    held = {"web": Commitment(cpu_millicores=100, replica_set="web"), "web.2": Commitment(replica_set="web")}
+    plain = {holder: c.replace(replica_set="") for holder, c in held.items()}
+    scores = []
+    for commitments in (held, plain):
+        fleet = fleet_of()
+        fleet.upsert(node(), Ledger(node_id="n-1", commitments=commitments))
+        choice = choose(fleet, Request("other"))
+        assert isinstance(choice, Choice)
+        scores.append(choice.score)
+    assert scores[0] == scores[1]

@@ -216,3 +216,12 @@ def test_F52_the_first_failing_filter_is_told() -> None:
     assert reject(bad, spec(labels={"zone": "a"}))[0] == "status"
     assert reject(bad.replace(status="Ready"), spec(labels={"zone": "a"}))[0] == "label_mismatch"
     assert reject(bad.replace(status="Ready"), spec())[0] == "tainted"
+
+
+def test_scenario_C4_a_node_with_another_of_the_group_is_rejected() -> None:
+    """Hard anti-affinity; F87: copies inherit the group. The workload itself and other groups do not count."""
+    apart = spec(metadata={"fleetbeat.anti_affinity": "db"})
+    expected = ("anti_affinity", 'n-1 has "api" of the anti-affinity group db')
+    assert reject(node(), apart, holding(group="db")) == expected
+    assert fits(node(), apart, holding(group="cache"))
+    assert fits(node(), spec(), holding(group="db"))
