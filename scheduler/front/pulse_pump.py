@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -27,6 +27,10 @@ _LONGEST_PAUSE_SECONDS = 2.0
 _log = structlog.get_logger("scheduler.front.pulses")
 
 
+async def _no_meter(_samples: Sequence[Usage]) -> None:
+    pass
+
+
 class PulsePump:
     """The pump of one front."""
 
@@ -37,8 +41,13 @@ class PulsePump:
         *,
         listening: Callable[[], bool],
         on_drop: Callable[[str], None] = lambda _what: None,
+        meter: Callable[[Sequence[Usage]], Awaitable[None]] = _no_meter,
     ) -> None:
-        """Take where to write, this front's name, and what says whether agents can reach it right now."""
+        """Take where to write, this front's name, and what says whether agents can reach it right now.
+
+        meter: takes all samples as well; raises TelemetryUnavailable.
+        """
+        self._meter = meter
         self._pulses = pulses
         self._front_id = front_id
         self._listening = listening
@@ -48,6 +57,12 @@ class PulsePump:
         self._task: asyncio.Task[None] | None = None
         self._rounds = 0
         self._failures = 0
+        self._recorded_at = time.monotonic()
+
+    @property
+    def unrecorded_seconds(self) -> float:
+        """How long ago others could last be told what was heard here."""
+        return time.monotonic() - self._recorded_at
 
     def __len__(self) -> int:
         """Return how many pulses wait."""
@@ -96,12 +111,15 @@ class PulsePump:
                 listening=self._listening(),
             )
             if usage:
-                await self._pulses.flush_usage([_sample(*one) for one in usage.values()])
+                samples = [_sample(*one) for one in usage.values()]
+                await self._pulses.flush_usage(samples)
+                await self._meter(samples)
         except TelemetryUnavailable as error:
             self._put_back(heard, usage)
             self._complain(error)
             return False
         self._failures = 0
+        self._recorded_at = time.monotonic()
         return True
 
     def _put_back(
