@@ -11,6 +11,7 @@ import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -31,6 +32,8 @@ from scheduler.store.etcd import Etcd
 from scheduler.store.keys import SHARD_MAP, Table
 from scheduler.store.placements import Placer
 from scheduler.store.store import Store
+from scheduler.store.volumes import kept_volumes
+from scheduler.telemetry.event_store import EventStore
 from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
@@ -82,10 +85,19 @@ def make_etcd(settings: Settings) -> Etcd:
     )
 
 
-async def open_beat(settings: Settings) -> BeatParts:
-    """Connect to etcd and join its cluster. Raises StoreUnavailable, WrongCluster."""
+async def open_map(settings: Settings) -> BeatParts:
+    """Connect to etcd, join its cluster and follow the shard map. Raises StoreUnavailable, WrongCluster."""
     async with AsyncExitStack() as stack:
         parts = await _open_store(settings, stack, (SHARD_MAP,))
+        parts.stack = stack.pop_all()
+        return parts
+
+
+async def open_beat(settings: Settings) -> BeatParts:
+    """Open what a beat stands for election with; what it writes is counted. Raises StoreUnavailable, WrongCluster."""
+    async with AsyncExitStack() as stack:
+        parts = await _open_store(settings, stack, (SHARD_MAP,))
+        _share(Metrics(process=False), parts, _closing(stack, make_redis(settings)), stack)
         parts.stack = stack.pop_all()
         return parts
 
@@ -98,17 +110,14 @@ async def open_worker(settings: Settings) -> WorkerParts:
         if redis is None:
             raise SettingsError("REDIS_ADDR= must be set: workers admit cycles through Redis")
         metrics = Metrics()
-        events = _open_events(settings, redis, metrics, stack)
-        metrics.follow_store(base.store)
-        shared = SharedMetrics(redis, metrics)
-        shared.start(show=False)
-        stack.push_async_callback(shared.close)
+        events = _open_events(settings, base, redis, metrics, stack)
+        _share(metrics, base, redis, stack)
         context = LoopContext(
             settings=settings,
             cache=base.cache,
             store=base.store,
-            placer=Placer(base.store, base.cache, overcommit_of(settings)),
-            agents=_open_agents(settings, metrics, stack),
+            placer=_make_placer(settings, base, metrics),
+            agents=_open_agents(settings, base.cache, metrics, stack),
             pulses=make_pulses(settings, redis),
             wake=_open_wake_ups(settings, base.cache, stack)[0].wake,
             now=_utc_now,
@@ -135,10 +144,10 @@ async def open_front(settings: Settings) -> FrontParts:
             etcd=base.etcd,
             store=base.store,
             cache=base.cache,
-            placer=Placer(base.store, base.cache, overcommit_of(settings)),
-            agents=_open_agents(settings, metrics, stack),
+            placer=_make_placer(settings, base, metrics),
+            agents=_open_agents(settings, base.cache, metrics, stack),
             pulses=make_pulses(settings, redis),
-            events=_open_events(settings, redis, metrics, stack),
+            events=_open_events(settings, base, redis, metrics, stack),
             metrics=metrics,
             wake=wake_ups.wake,
             redis=redis,
@@ -162,6 +171,19 @@ async def _open_store(settings: Settings, stack: AsyncExitStack, tables: tuple[T
     return BeatParts(etcd, store, cache, stack, cluster.cluster_id)
 
 
+def _share(metrics: Metrics, parts: BeatParts, redis: Redis | None, stack: AsyncExitStack) -> None:
+    """Count the calls and writes of these parts, and add all that this process counts to the cluster's sums."""
+    metrics.follow_store(parts.store)
+    metrics.follow_etcd(parts.etcd)
+    shared = SharedMetrics(redis, metrics)
+    shared.start(show=False)
+    stack.push_async_callback(shared.close)
+
+
+def _make_placer(settings: Settings, parts: BeatParts, metrics: Metrics) -> Placer:
+    return Placer(parts.store, parts.cache, overcommit_of(settings), on_outcome=metrics.place_attempted)
+
+
 def overcommit_of(settings: Settings) -> Overcommit:
     """Return how much may be committed."""
     return Overcommit(settings.overcommit_cpu, settings.overcommit_memory, settings.overcommit_disk)
@@ -178,23 +200,32 @@ def _closing(stack: AsyncExitStack, redis: Redis | None) -> Redis | None:
     return redis
 
 
-def _open_agents(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> Agents:
+def _open_agents(settings: Settings, cache: Cache, metrics: Metrics, stack: AsyncExitStack) -> Agents:
     agents = Agents(
         timeout_seconds=settings.agent_rpc_timeout_seconds,
         in_flight=settings.reconcile_concurrency,
         per_node=settings.calls_per_node,
         on_call=metrics.agent_call,
+        on_breaker=metrics.breakers_opened.inc,
+        on_dial=metrics.channels_opened.inc,
+        stop_after_seconds=settings.exclusive_stop_after_seconds,
+        lease_seconds=settings.node_lease_seconds,
+        kept_volumes=partial(kept_volumes, cache),
     )
     stack.push_async_callback(agents.close)
     return agents
 
 
-def _open_events(settings: Settings, redis: Redis | None, metrics: Metrics, stack: AsyncExitStack) -> Events:
+def _open_events(
+    settings: Settings, base: BeatParts, redis: Redis | None, metrics: Metrics, stack: AsyncExitStack
+) -> Events:
+    most, ttl_seconds = settings.redis_event_max_entries, settings.redis_event_ttl_seconds
     events = Events(
         redis,
-        max_entries=settings.redis_event_max_entries,
-        ttl_seconds=settings.redis_event_ttl_seconds,
+        max_entries=most,
+        ttl_seconds=ttl_seconds,
         on_drop=metrics.dropped.labels("event").inc,
+        store=EventStore(base.etcd, base.store, base.cache, max_entries=most, ttl_seconds=ttl_seconds),
     )
     stack.push_async_callback(events.close)
     return events

@@ -25,6 +25,7 @@ from scheduler.settings_values import (
     BrokerUrl,
     Endpoints,
     Flag,
+    GitOrigins,
     Number,
     OptionalHostPort,
     Port,
@@ -81,6 +82,8 @@ class Settings(BaseSettings):
         "heartbeat_interval_seconds": "Liveness",
         "agent_rpc_timeout_seconds": "Agents",
         "overcommit_cpu": "Placement",
+        "suggestion_max_age_seconds": "Automation",
+        "otel_exporter_otlp_endpoint": "Traces",
         "log_level": "Logs",
     }
     """The first setting of each section, for people who read the configuration."""
@@ -95,6 +98,15 @@ class Settings(BaseSettings):
     grpc_port: Port = env("GRPC_PORT", 8085, "Port of the gRPC front.")
     metrics_port: Port = env(
         "METRICS_PORT", 8084, "Port of /metrics, /healthz and /readyz; must differ from GRPC_PORT."
+    )
+    git_hosts: GitOrigins = env(
+        "FLEETBEAT_GIT_HOSTS",
+        (),
+        "Hosts that compose files may be fetched from by git; blank: none.",
+        allowed="comma-separated hosts (over https), or https://host, ssh://host, http://host, file:///folder",
+    )
+    git_timeout_seconds: Seconds = env(
+        "FLEETBEAT_GIT_TIMEOUT", 10.0, "How long fetching a compose file by git may take.", ge=0.5, le=300
     )
     front_id: str = env(
         "FLEETBEAT_FRONT_ID",
@@ -137,6 +149,16 @@ class Settings(BaseSettings):
         pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?)?$",
     )
     etcd_timeout_seconds: Seconds = env("FLEETBEAT_ETCD_TIMEOUT", 3.0, "Deadline of one etcd call.", ge=0.01, le=60)
+    store_probe_interval_seconds: Seconds = env(
+        "FLEETBEAT_STORE_PROBE_INTERVAL", 1.0, "How often a front asks etcd whether it answers.", ge=0.05, le=60
+    )
+    store_patience_seconds: Seconds = env(
+        "FLEETBEAT_STORE_PATIENCE",
+        5.0,
+        "Silence of etcd after which a front is degraded and refuses writes; at least two FLEETBEAT_STORE_PROBE_INTERVAL.",
+        ge=0.1,
+        le=600,
+    )
     etcd_user: str = env("FLEETBEAT_ETCD_USER", "", "etcd user; blank: no password login.", max_length=256)
     etcd_password: SecretStr = env(
         "FLEETBEAT_ETCD_PASSWORD", SecretStr(""), "Password of the etcd user; given together with the user."
@@ -164,6 +186,19 @@ class Settings(BaseSettings):
     )
     redis_event_ttl_seconds: Seconds = env("REDIS_EVENT_TTL", 86400.0, "How long events stay.", ge=1, le=31_536_000)
     redis_event_max_entries: Whole = env("REDIS_EVENT_MAX_ENTRIES", 1000, "How many events stay.", ge=1, le=1_000_000)
+    meter_enabled: Flag = env(
+        "METER_REDIS_STREAM_ENABLED", default=True, meaning="Write each usage sample to a stream for meters."
+    )
+    meter_stream: str = env(
+        "METER_REDIS_STREAM",
+        "persys:usage:stream",
+        "The name of that stream.",
+        allowed="a Redis key of at most 256 characters without blanks",
+        pattern=r"^\S{1,256}$",
+    )
+    meter_max_entries: Whole = env(
+        "METER_REDIS_STREAM_MAXLEN", 100_000, "About how many samples it keeps.", ge=1, le=100_000_000
+    )
 
     # Shards and cycles
     shard_count: Whole = env(
@@ -274,6 +309,21 @@ class Settings(BaseSettings):
         ge=0.1,
         le=86400,
     )
+    exclusive_stop_after_seconds: Seconds = env(
+        "FLEETBEAT_EXCLUSIVE_STOP_AFTER",
+        60.0,
+        "Silence of the control plane after which a node has stopped its exclusive work; at least the lease.",
+        ge=1,
+        le=86400,
+    )
+    orphan_after_seconds: Seconds = env(
+        "FLEETBEAT_ORPHAN_AFTER",
+        86400.0,
+        "NotReady time after which what is committed on a node for work that stayed there is released; "
+        "at least lease and grace.",
+        ge=1,
+        le=31_536_000,
+    )
     brake_share: Number = env(
         "FLEETBEAT_BRAKE_SHARE",
         1 / 3,
@@ -283,6 +333,20 @@ class Settings(BaseSettings):
     )
     brake_min_nodes: Whole = env(
         "FLEETBEAT_BRAKE_MIN_NODES", 3, "The brake needs at least this many silent nodes.", ge=1, le=100_000
+    )
+    drain_max_parallel: Whole = env(
+        "FLEETBEAT_DRAIN_MAX_PARALLEL",
+        2,
+        "Workloads of one node that may be on their way at once while it is drained or NoExecute drives them off.",
+        ge=1,
+        le=1000,
+    )
+    drain_min_healthy_seconds: Seconds = env(
+        "FLEETBEAT_DRAIN_MIN_HEALTHY",
+        0.0,
+        "How long the new copy of such a workload must have run before its old one is stopped and the next one moves.",
+        ge=0,
+        le=86400,
     )
 
     # Agents
@@ -313,6 +377,65 @@ class Settings(BaseSettings):
     )
     overcommit_disk: Number = env(
         "FLEETBEAT_OVERCOMMIT_DISK", 1.0, "Disk that may be committed, as a multiple of capacity.", ge=0.01, le=100
+    )
+
+    # Automation
+    suggestion_max_age_seconds: Seconds = env(
+        "FLEETBEAT_SUGGESTION_MAX_AGE",
+        300.0,
+        "A suggestion of automation that is older is rejected.",
+        reference="there: none is too old",
+        ge=1,
+        le=86_400,
+    )
+    suggestion_tolerance_seconds: Seconds = env(
+        "FLEETBEAT_SUGGESTION_CLOCK_TOLERANCE",
+        30.0,
+        "How far in the future the time of a suggestion may lie.",
+        ge=0,
+        le=3600,
+    )
+    suggestion_undated: Flag = env(
+        "FLEETBEAT_SUGGESTION_UNDATED",
+        default=True,
+        meaning="Whether a suggestion that does not say when it was made is taken.",
+    )
+    suggestion_ttl_seconds: Seconds = env(
+        "FLEETBEAT_SUGGESTION_TTL",
+        86_400.0,
+        "How long the decision on a suggestion is kept, so that the same one is not carried out twice; "
+        "at least FLEETBEAT_SUGGESTION_MAX_AGE and FLEETBEAT_SUGGESTION_CLOCK_TOLERANCE together.",
+        ge=5,
+        le=31_536_000,
+    )
+
+    # Traces
+    otel_exporter_otlp_endpoint: str = env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "",
+        "Where traces are sent, by OTLP over HTTP; blank: nowhere.",
+        allowed="host:port, http://… or https://…",
+        pattern=r"^((https?://)?[^\s@/]+(/\S*)?)?$",
+    )
+    jaeger_endpoint: str = env(
+        "JAEGER_ENDPOINT",
+        "",
+        "Where traces are sent when OTEL_EXPORTER_OTLP_ENDPOINT is blank.",
+        allowed="host:port, http://… or https://…",
+        pattern=r"^((https?://)?[^\s@/]+(/\S*)?)?$",
+    )
+    otlp_insecure: Flag = env(
+        "OTEL_EXPORTER_OTLP_INSECURE",
+        default=True,
+        meaning="Send traces without TLS to an endpoint that names no scheme; one that names it is taken at its word.",
+        reference="there: true made even https:// plain",
+    )
+    trace_ratio: Number = env(
+        "FLEETBEAT_TRACE_RATIO",
+        1.0,
+        "The share of traces that are kept, of those that begin here.",
+        ge=0.0,
+        le=1.0,
     )
 
     # Logs
@@ -357,6 +480,11 @@ class Settings(BaseSettings):
         }
 
     @property
+    def otlp_endpoint(self) -> str:
+        """Where traces go; blank: nowhere."""
+        return self.otel_exporter_otlp_endpoint or self.jaeger_endpoint
+
+    @property
     def redis_url(self) -> str:
         """Where telemetry goes, password included; blank: nowhere."""
         if self.redis_addr:
@@ -393,15 +521,37 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"FLEETBEAT_NODE_LEASE={short(s.node_lease_seconds)} must be at least twice "
             f"FLEETBEAT_HEARTBEAT_INTERVAL={short(s.heartbeat_interval_seconds)}"
         )
+    fresh = s.suggestion_max_age_seconds + s.suggestion_tolerance_seconds
+    if s.suggestion_ttl_seconds < fresh:
+        yield (
+            f"FLEETBEAT_SUGGESTION_TTL={short(s.suggestion_ttl_seconds)} must be at least FLEETBEAT_SUGGESTION_MAX_AGE "
+            f"and FLEETBEAT_SUGGESTION_CLOCK_TOLERANCE together ({short(fresh)}), or a suggestion is carried out again"
+        )
     if s.node_grace_seconds < s.heartbeat_interval_seconds:
         yield (
             f"SCHEDULER_NODE_UNAVAILABLE_GRACE={short(s.node_grace_seconds)} must be at least "
             f"FLEETBEAT_HEARTBEAT_INTERVAL={short(s.heartbeat_interval_seconds)}, so that a node can come back in time"
         )
+    if s.exclusive_stop_after_seconds < s.node_lease_seconds:
+        yield (
+            f"FLEETBEAT_EXCLUSIVE_STOP_AFTER={short(s.exclusive_stop_after_seconds)} must be at least "
+            f"FLEETBEAT_NODE_LEASE={short(s.node_lease_seconds)}, or a node that is alive stops its exclusive work"
+        )
+    if s.orphan_after_seconds < s.node_lease_seconds + s.node_grace_seconds:
+        yield (
+            f"FLEETBEAT_ORPHAN_AFTER={short(s.orphan_after_seconds)} must be at least "
+            f"FLEETBEAT_NODE_LEASE={short(s.node_lease_seconds)} and "
+            f"SCHEDULER_NODE_UNAVAILABLE_GRACE={short(s.node_grace_seconds)} together"
+        )
     if s.leader_lease_seconds > 60 * s.reconcile_interval_seconds:
         yield (
             f"FLEETBEAT_LEADER_LEASE={short(s.leader_lease_seconds)} must be at most 60 times "
             f"SCHEDULER_RECONCILE_INTERVAL={short(s.reconcile_interval_seconds)}"
+        )
+    if s.store_patience_seconds < 2 * s.store_probe_interval_seconds:
+        yield (
+            f"FLEETBEAT_STORE_PATIENCE={short(s.store_patience_seconds)} must be at least twice "
+            f"FLEETBEAT_STORE_PROBE_INTERVAL={short(s.store_probe_interval_seconds)}, or one lost answer is an outage"
         )
     if s.grpc_port == s.metrics_port:
         yield f"GRPC_PORT={s.grpc_port} and METRICS_PORT={s.metrics_port} must differ"

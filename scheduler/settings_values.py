@@ -16,6 +16,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
 _BROKERS = ("redis", "rediss", "sentinel", "amqp", "amqps", "memory", "filesystem")
+_GIT_SCHEMES = ("https", "http", "ssh", "file")
 _HIGHEST_PORT = 65535
 
 
@@ -118,6 +119,33 @@ def _endpoints(value: object) -> object:
     return tuple(check_host_port(str(p).removeprefix("http://").removesuffix("/")) for p in parts)
 
 
+def _git_origins(value: object) -> object:
+    """Take hosts, bare ones over https, and URLs without a user; of file only a folder."""
+    parts = _split(value)
+    if not isinstance(parts, tuple | list):
+        return value
+    return tuple(_git_origin(str(part)) for part in parts)
+
+
+def _git_origin(text: str) -> str:
+    origin = urlsplit(text if "://" in text else f"https://{text}")
+    if origin.scheme not in _GIT_SCHEMES:
+        raise ValueError(f"{text!r} must begin with one of {', '.join(_GIT_SCHEMES)}, or be a host")
+    if origin.query or origin.fragment or "@" in origin.netloc:
+        raise ValueError(f"{text!r} must be a host, with nothing but a scheme and a port")
+    if origin.scheme == "file":
+        if origin.netloc or not origin.path.startswith("/") or ".." in origin.path.split("/"):
+            raise ValueError(f"{text!r} must be file:// and an absolute folder")
+        return f"file://{origin.path.rstrip('/')}"
+    if origin.path.strip("/") or not origin.netloc:
+        raise ValueError(f"{text!r} must be a host, with nothing but a scheme and a port")
+    if ":" in origin.netloc.rpartition("]")[2]:
+        check_host_port(origin.netloc)
+    else:
+        _check_host(origin.netloc.strip("[]"), bracketed=origin.netloc[:1] == "[")
+    return f"{origin.scheme}://{origin.netloc.lower()}"
+
+
 def _broker(value: object) -> object:
     if isinstance(value, str) and value.strip() and urlsplit(value.strip().split(";")[0]).scheme not in _BROKERS:
         raise ValueError("is not the URL of a broker")
@@ -137,6 +165,7 @@ Number = Annotated[float, BeforeValidator(_number)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Endpoints = Annotated[tuple[str, ...], BeforeValidator(_endpoints)]
 OptionalHostPort = Annotated[str, BeforeValidator(_optional_host_port)]
+GitOrigins = Annotated[tuple[str, ...], BeforeValidator(_git_origins)]
 BrokerUrl = Annotated[SecretStr, BeforeValidator(_broker)]
 BindHost = Annotated[str, BeforeValidator(_bind_host)]
 Port = Annotated[Whole, Field(ge=1, le=_HIGHEST_PORT)]

@@ -43,14 +43,18 @@ class Breaker:
         self._failures = 0
         self._probing = False
 
-    def failed(self) -> None:
-        """Take note that it did not. Calls that were under way when it opened do not count again."""
+    def failed(self) -> bool:
+        """Take note that it did not; return whether that opened a breaker that was closed.
+
+        Calls that were under way when it opened do not count again.
+        """
         self._probing = False
         if self.open_seconds:
-            return
+            return False
         self._failures += 1
         seconds = min(FIRST_OPEN_SECONDS * 2.0 ** min(self._failures - 1, _MAX_DOUBLINGS), MAX_OPEN_SECONDS)
         self._open_until = self._clock() + seconds
+        return self._failures == 1
 
     def abandoned(self) -> None:
         """Take note that a call is over; if neither of the others came first, it says nothing about the agent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc
@@ -54,12 +55,21 @@ class Channels:
     """Dials lazily, redials when the endpoint or the agent's instance changes. For one event loop."""
 
     def __init__(
-        self, *, per_node: int, grace_seconds: float, credentials: grpc.ChannelCredentials | None = None
+        self,
+        *,
+        per_node: int,
+        grace_seconds: float,
+        credentials: grpc.ChannelCredentials | None = None,
+        on_dial: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the limit of calls to one node, how long those to a replaced agent may take, and TLS credentials."""
+        """Take the limit of calls to one node, how long those to a replaced agent may take, and TLS credentials.
+
+        on_dial: told of each new channel.
+        """
         self._per_node = per_node
         self._grace = grace_seconds
         self._credentials = credentials
+        self._on_dial = on_dial
         self._peers: dict[str, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -95,6 +105,7 @@ class Channels:
             await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
 
     def _dial(self, endpoint: str) -> grpc.aio.Channel:
+        self._on_dial()
         if self._credentials:
             return grpc.aio.secure_channel(endpoint, self._credentials, options=_OPTIONS)
         return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)

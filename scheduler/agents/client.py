@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import grpc
 import grpc.aio
+from opentelemetry.trace import SpanKind
 
 from scheduler.agents.channels import Channels, Peer
 from scheduler.agents.classify import MAX_TEXT, MISSING, NOT_NOW, is_unreachable, meaning
@@ -20,9 +21,11 @@ from scheduler.agents.report import report_of
 from scheduler.agents.request import apply_request
 from scheduler.domain.errors import AgentRejected, AgentUnreachable
 from scheduler.domain.node import Node
+from scheduler.domain.policy import told_stop_after_ms
 from scheduler.domain.report import Report
 from scheduler.domain.workload import Actual, WorkloadSpec
 from scheduler.pb import agent_pb2, fleetbeat_pb2
+from scheduler.tracing import span, traceparent
 
 NODE_ID_METADATA = "x-node-id"
 SETTLE_SECONDS = 5.0
@@ -33,6 +36,8 @@ _FIRST_PAUSE_SECONDS = 0.02
 _MAX_PAUSE_SECONDS = 0.5
 
 A = TypeVar("A")
+KeptVolumes = Callable[[str, str], Iterable[str]]
+"""Of a node and a workload: the ids of volumes."""
 OnCall = Callable[[str, str, float], None]
 
 
@@ -47,15 +52,30 @@ class Agents:
         per_node: int = 4,
         credentials: grpc.ChannelCredentials | None = None,
         on_call: OnCall = lambda _rpc, _code, _seconds: None,
+        on_breaker: Callable[[], None] = lambda: None,
+        on_dial: Callable[[], None] = lambda: None,
+        stop_after_seconds: float = 60.0,
+        lease_seconds: float = 30.0,
+        kept_volumes: KeptVolumes = lambda _node_id, _workload_id: (),
     ) -> None:
         """Take the deadline of a call, and how many may be in flight in this process and to one node.
 
+        stop_after_seconds: of exclusive workloads that name none; lease_seconds: the least there is.
+        kept_volumes: says which volumes of a copy a node must keep the data of when it removes the copy.
         on_call: told of each call: its name, its status code's name, how long it took.
+        on_breaker: told of each breaker that opens.
+        on_dial: told of each channel that is opened.
         """
         self._timeout = timeout_seconds
         self._in_flight = asyncio.Semaphore(in_flight)
-        self._channels = Channels(per_node=per_node, grace_seconds=timeout_seconds, credentials=credentials)
+        self._channels = Channels(
+            per_node=per_node, grace_seconds=timeout_seconds, credentials=credentials, on_dial=on_dial
+        )
         self._on_call = on_call
+        self._on_breaker = on_breaker
+        self._stop_after = stop_after_seconds
+        self._lease = lease_seconds
+        self._kept_volumes = kept_volumes
 
     async def apply(self, node: Node, spec: WorkloadSpec, *, desired: str, epoch: int) -> Report:
         """Order a node to run this spec, or to hold it stopped; return how the workload is now.
@@ -63,7 +83,8 @@ class Agents:
         A spec that the node cannot run is a workload that failed, and is returned as one. Raises
         AgentUnreachable, and AgentRejected when the agent does not take the order.
         """
-        request = apply_request(spec, desired=desired, epoch=epoch)
+        told = told_stop_after_ms(spec, self._stop_after, self._lease)
+        request = apply_request(spec, desired=desired, epoch=epoch, stop_after_ms=told)
         report, skipped = await self._apply(node, request)
         if skipped and report.state == Actual.MISSING and not node.reports_epochs:
             # The Persys agent skips a revision it knows even when the container is gone; after a delete it does not.
@@ -78,7 +99,8 @@ class Agents:
         removing after SETTLE_SECONDS. Raises AgentUnreachable, and AgentRejected, with code
         OLDER_EPOCH when the agent knows a newer assignment.
         """
-        request = agent_pb2.DeleteWorkloadRequest(id=workload_id, assignment_epoch=epoch)
+        kept = self._kept_volumes(node.node_id, workload_id)
+        request = agent_pb2.DeleteWorkloadRequest(id=workload_id, assignment_epoch=epoch, keep_volumes=kept)
         try:
             answer = await self._call(node, "DeleteWorkload", lambda peer: peer.service.DeleteWorkload, request)
         except AgentRejected as error:
@@ -182,13 +204,20 @@ class Agents:
             return await self._send(peer, node, rpc, method(peer), request)
 
     async def _send(self, peer: Peer, node: Node, rpc: str, call: Callable[..., Awaitable[A]], request: object) -> A:
+        with span(f"agent {rpc}", SpanKind.CLIENT, attributes={"scheduler.node_id": node.node_id}):
+            return await self._send_counted(peer, node, rpc, call, request)
+
+    async def _send_counted(
+        self, peer: Peer, node: Node, rpc: str, call: Callable[..., Awaitable[A]], request: object
+    ) -> A:
         started, code = time.monotonic(), grpc.StatusCode.CANCELLED
         try:
             answer = await call(request, timeout=self._timeout, metadata=_metadata(node))
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if is_unreachable(error):
-                peer.breaker.failed()
+                if peer.breaker.failed():
+                    self._on_breaker()
             else:
                 peer.breaker.answered()
             raise meaning(error, node.node_id, rpc) from error
@@ -211,5 +240,7 @@ def _raise_if_cancelled(node: Node) -> None:
         raise AgentUnreachable(f"the channel to node {node.node_id} was closed") from None
 
 
-def _metadata(node: Node) -> tuple[tuple[str, str]]:
-    return ((NODE_ID_METADATA, node.node_id),)
+def _metadata(node: Node) -> tuple[tuple[str, str], ...]:
+    addressee = ((NODE_ID_METADATA, node.node_id),)
+    trace = traceparent()
+    return (*addressee, ("traceparent", trace)) if trace else addressee

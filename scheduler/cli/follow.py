@@ -68,7 +68,9 @@ def look(followed: Followed, view: control_pb2.WorkloadView, now: float) -> None
     followed.reason = "" if state == followed.wanted else reason_of(view)
     if state != "Failed":
         followed.failed_at = None
-    if state == followed.wanted:
+    if state == followed.wanted == "Running" and view.replicas_running < view.replicas:
+        followed.reason = f"{view.replicas_running} of {view.replicas} copies run"
+    elif state == followed.wanted:
         followed.outcome = Outcome.DONE
     elif state == "Failed":
         followed.failed_at = followed.failed_at or now

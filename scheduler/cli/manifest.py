@@ -22,6 +22,7 @@ from scheduler.cli.fields import (
     workload_type,
 )
 from scheduler.cli.show import plain_set
+from scheduler.domain.policy import MAX_REPLICAS
 from scheduler.front.validate import MAX_CPU_MILLICORES, MAX_DISK_GB, MAX_MEMORY_MB
 from scheduler.front.vms import MAX_VCPUS
 from scheduler.pb import control_pb2
@@ -147,6 +148,8 @@ class Manifest(_Part):
     compose: Compose | None = None
     vm: Vm | None = None
     metadata: dict[Text, Text] = {}
+    replicas: Annotated[int, whole("a number of copies", 1, MAX_REPLICAS)] | None = None
+    """May be left out: as many as there are."""
 
     @model_validator(mode="before")
     @classmethod

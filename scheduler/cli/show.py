@@ -22,6 +22,8 @@ _COLOURS = {
     "updating": "yellow",
     "retrypending": "yellow",
     "deleting": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
     "failed": "red",
     "refused": "red",
     "notready": "red",

@@ -115,6 +115,8 @@ def _described(w: control_pb2.WorkloadView) -> str:
             ("desired", w.desired_state),
             ("status", w.status),
             ("node", w.assigned_node_id),
+            ("copies", _copies(w)),
+            ("copy of", w.replica_of),
             ("pending", w.pending_reason),
             ("failure", w.failure_reason),
             ("reason", ": ".join(filter(None, [w.reason.code, w.reason.message]))),
@@ -126,6 +128,14 @@ def _described(w: control_pb2.WorkloadView) -> str:
             ("updated", f"{show.age(w.last_updated)} ago" if w.last_updated.seconds else ""),
         ]
     )
+
+
+def _copies(w: control_pb2.WorkloadView) -> str:
+    """Say how many copies run of how many; blank for a workload of one."""
+    if max(w.replicas, w.replicas_present) <= 1:
+        return ""
+    gone = w.replicas_present - w.replicas
+    return f"{w.replicas_running} of {w.replicas} run" + (f", {gone} more being removed" if gone > 0 else "")
 
 
 @click.command()

@@ -46,7 +46,8 @@ async def delete(options: Options, *, workload_ids: Sequence[str], everything: b
 
 async def _all_ids(front: Front) -> list[str]:
     request = fleetbeat_pb2.ListWorkloadsRequest()
-    return [w.workload_id async for page in pages(front, front.fleet.ListWorkloads, request) for w in page.workloads]
+    found = [w async for page in pages(front, front.fleet.ListWorkloads, request) for w in page.workloads]
+    return [w.workload_id for w in found if not w.replica_of]  # copies go with their workload
 
 
 async def _delete(front: Front, workload_id: str, deadline: float | None) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.convergence.backoff import guarded_until
+from scheduler.convergence.drain import Relocate, Vacate, is_vacating, leaving
+from scheduler.convergence.loss import Move, Stay, Wait, away
 from scheduler.domain.node import Node
 from scheduler.domain.workload import Actual, Desired, WorkloadSpec, WorkloadStatus
 
@@ -25,6 +27,12 @@ class Policy:
     """Base of the crash-loop guard."""
     no_news_seconds: float = 60.0
     """How long a copy may be Pending or Unknown before its agent is asked."""
+    lease_seconds: float = 30.0
+    """How long a node may be silent before it is NotReady."""
+    stop_after_seconds: float = 60.0
+    """After how much silence a node has stopped its exclusive work, where the workload says nothing else."""
+    orphan_after_seconds: float = 86_400.0
+    """How long a node is NotReady before what is committed there is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +62,6 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Its node is lost: give it another one, and let the old one owe a stop."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Delete:
     """Its node shall remove it; then its records go."""
 
@@ -74,21 +75,11 @@ class Finalise:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """It is not time yet."""
-
-    until: datetime
-    why: str
-    name: str = "NoAction"
-    """How the reference system calls it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Nothing:
     """What is, is what is wanted."""
 
 
-Action = Place | Apply | Stop | Ask | Move | Delete | Finalise | Wait | Nothing
+Action = Place | Apply | Stop | Ask | Move | Stay | Relocate | Vacate | Delete | Finalise | Wait | Nothing
 
 _DEAD = frozenset({Actual.MISSING, Actual.STOPPED, Actual.FAILED})
 _LONG_AGO = timedelta.max
@@ -102,22 +93,24 @@ def next_action(
     policy: Policy,
     *,
     hold: str = "",
+    stays: bool = False,
 ) -> Action:
     """Decide the next step for a workload.
 
     status: None when there is no record yet, which is as good as a blank one.
     node: the record of status.node_id; None when there is none.
     hold: why nothing may move away from the node now; blank when work may move.
+    stays: it cannot leave a node that is being drained yet: there is no room elsewhere, or others go first.
     """
     status = status or WorkloadStatus(id=spec.id)
     if spec.desired_state == Desired.DELETED:
         return _deletion(status, node, now, policy)
     if not status.node_id:
         return Place()
-    if node is None:
-        return Move(f"node {status.node_id} has no record any more")
-    if not node.is_ready:
-        return _away(node, now, policy, hold)
+    if node is None or not node.is_ready:
+        return away(spec, status, node, now, policy, hold)
+    if (not stays or is_vacating(status)) and (departure := leaving(spec, status, node)):
+        return departure
     return _order_or_wait(spec, status, now, policy)
 
 
@@ -151,14 +144,6 @@ def _deletion(status: WorkloadStatus, node: Node | None, now: datetime, policy: 
     if not node.is_ready:
         return Wait(_grace_ends(node, now, policy), f"node {node.node_id} is NotReady", "AwaitFailover")
     return Delete()
-
-
-def _away(node: Node, now: datetime, policy: Policy, hold: str) -> Action:
-    if not past_grace(node, now, policy):
-        return Wait(_grace_ends(node, now, policy), f"node {node.node_id} is NotReady", "AwaitFailover")
-    if hold:
-        return Wait(now + timedelta(seconds=policy.grace_seconds), hold, "AwaitFailover")
-    return Move(f"node {node.node_id} is lost: {node.status_reason}")
 
 
 def _order_or_wait(spec: WorkloadSpec, status: WorkloadStatus, now: datetime, policy: Policy) -> Action:

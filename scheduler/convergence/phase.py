@@ -13,7 +13,9 @@ _OBSERVED = {
     Actual.FAILED: Phase.FAILED,
     Actual.UNKNOWN: Phase.UNKNOWN,
 }
-_SETTLED = frozenset({Phase.FAILED, Phase.STOPPED, Phase.PENDING})
+_SETTLED = frozenset({
+    Phase.FAILED, Phase.STOPPED, Phase.PENDING, Phase.RETRY_PENDING, Phase.LOST, Phase.ORPHANED
+})  # fmt: skip
 
 
 def phase_of(spec: WorkloadSpec, status: WorkloadStatus) -> Phase:

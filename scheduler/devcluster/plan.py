@@ -21,6 +21,7 @@ FAST_SETTINGS: Mapping[str, str] = {
     "FLEETBEAT_HEARTBEAT_INTERVAL": "1s",
     "FLEETBEAT_NODE_LEASE": "3s",
     "SCHEDULER_NODE_UNAVAILABLE_GRACE": "5s",
+    "FLEETBEAT_EXCLUSIVE_STOP_AFTER": "10s",
     "SCHEDULER_RECONCILE_INTERVAL": "1s",
     "FLEETBEAT_MONITOR_NODES_INTERVAL": "1s",
     "FLEETBEAT_MONITOR_WORKLOADS_INTERVAL": "5s",
@@ -115,8 +116,11 @@ def plan(site: Site) -> list[ChildSpec]:
 def environment(site: Site, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that all children share."""
     kept = {name: value for name, value in inherited.items() if name not in _NOT_HANDED_ON}
+    fast = dict(FAST_SETTINGS)
+    if "FLEETBEAT_NODE_LEASE" in kept:  # a longer lease needs a longer time than the fast one
+        del fast["FLEETBEAT_EXCLUSIVE_STOP_AFTER"]
     return {
-        **FAST_SETTINGS,
+        **fast,
         **kept,
         "ETCD_ENDPOINTS": site.address("etcd"),
         "REDIS_ADDR": site.address("redis"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from scheduler.domain.errors import InvalidInput
@@ -23,3 +24,11 @@ def check_id(field: str, value: str) -> str:
             f"{value!r} must consist of A-Z a-z 0-9 . _ - and begin and end with a letter or digit",
         )
     return value
+
+
+def project_name(workload_id: str) -> str:
+    """Name a compose project so that different ids have different names: compose allows only [a-z0-9_-]."""
+    plain = re.sub(r"[^a-z0-9_-]", "-", workload_id.lower())
+    if plain == workload_id:
+        return plain
+    return f"{plain}-{hashlib.sha256(workload_id.encode()).hexdigest()[:8]}"

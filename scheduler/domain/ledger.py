@@ -6,6 +6,11 @@ from pydantic import Field
 
 from scheduler.domain.record import Record
 
+LEFT_SUFFIX = "~left"
+"""Ends the holder of what a workload that has moved on still takes up on its old node; no id can end so."""
+LEFT = "left"
+"""The kind of such a commitment."""
+
 
 class Commitment(Record):
     """What one workload or sandbox has been promised on a node."""
@@ -17,6 +22,10 @@ class Commitment(Record):
     ports: tuple[str, ...] = ()
     """Host ports, "8080/tcp"."""
     epoch: int = 0
+    group: str = ""
+    """Holders of the same group are never on one node; blank: none."""
+    replica_set: str = ""
+    """The workload whose copies this is one of; copies prefer different nodes. Blank: there is one copy."""
 
 
 class Ledger(Record):
@@ -30,8 +39,23 @@ class Ledger(Record):
         return self.replace(commitments={**self.commitments, holder: commitment})
 
     def without(self, holder: str) -> Ledger:
-        """Return the ledger after this holder's commitment is released."""
-        return self.replace(commitments={k: v for k, v in self.commitments.items() if k != holder})
+        """Return the ledger after this holder's commitment is released, and what it may have left here earlier."""
+        gone = (holder, left_by(holder))
+        return self.replace(commitments={k: v for k, v in self.commitments.items() if k not in gone})
+
+    def with_left(self, holder: str, epoch: int) -> Ledger:
+        """Return the ledger after a workload has moved on and its old copy still takes up what it did."""
+        kept = self.commitments.get(holder, Commitment()).replace(kind=LEFT, epoch=epoch)
+        return self.without(holder).with_commitment(left_by(holder), kept)
+
+    def without_left(self, holder: str) -> Ledger:
+        """Return the ledger after the old copy of a workload that has moved on is gone."""
+        return self.replace(commitments={k: v for k, v in self.commitments.items() if k != left_by(holder)})
+
+    @property
+    def leaving(self) -> list[str]:
+        """The workloads that are on their way from here to another node."""
+        return [holder.removesuffix(LEFT_SUFFIX) for holder in self.commitments if holder.endswith(LEFT_SUFFIX)]
 
     @property
     def cpu_millicores(self) -> int:
@@ -52,3 +76,8 @@ class Ledger(Record):
     def ports(self) -> dict[str, str]:
         """Taken host ports, each with its holder."""
         return {port: holder for holder, c in self.commitments.items() for port in c.ports}
+
+
+def left_by(workload_id: str) -> str:
+    """Return the holder of what a workload has left behind."""
+    return workload_id + LEFT_SUFFIX

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scheduler.domain.record import Record
 
@@ -26,6 +27,35 @@ class Taint(Record):
     key: str
     value: str = ""
     effect: str = "NoSchedule"
+
+
+class Drain(StrEnum):
+    """How far an operator's wish to empty a node has come."""
+
+    NONE = ""
+    DRAINING = "Draining"
+    DRAINED = "Drained"
+
+
+_DRAIN_STATUSES = frozenset({Drain.DRAINING, Drain.DRAINED})
+
+
+class DrainJob(Record):
+    """The drain of a node: why, how fast, and since when. It is carried on by whoever looks at the node next."""
+
+    reason: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    total: int = 0
+    """Workloads that were on the node when it began."""
+    max_parallel: int = 2
+    """So many of the node's workloads may be on their way at once."""
+    min_healthy_seconds: float = 0.0
+    """A new copy must have run for so long before it counts as arrived."""
+    deadline: datetime | None = None
+    """From then on nothing waits for the health of what has moved."""
+    ignore_pinned: bool = False
+    """Workloads that must not leave the node do not keep it from being drained."""
 
 
 class Node(Record):
@@ -47,10 +77,19 @@ class Node(Record):
     """New at each start of the agent; blank for agents that send none."""
     reports_epochs: bool = False
     """Reports carry revision and epoch, so an idle cycle need not ask this agent."""
+    enforces_stop_after: bool = False
+    """The node itself stops exclusive workloads when it has not been heard for their stop_after."""
+    agent_id: str = ""
+    """Names the agent's data folder, and so its copies, over all its starts; blank for agents that send none."""
     total_cpu: float = 0.0
     total_memory: int = 0
     total_disk: int = 0
     labels: dict[str, str] = Field(default_factory=dict)
+    """What placement goes by: the operator's labels under the agent's own."""
+    agent_labels: dict[str, str] = Field(default_factory=dict)
+    """What the agent said when it registered last."""
+    operator_labels: dict[str, str] = Field(default_factory=dict)
+    """What operators set; the agent's label wins on the same key."""
     taints: tuple[Taint, ...] = ()
     supported_workload_types: tuple[str, ...] = ()
     """Empty means everything except vm, as in the reference system."""
@@ -60,13 +99,38 @@ class Node(Record):
     status_reason: str = ""
     status_updated_by: str = ""
     status_updated_at: datetime | None = None
+    fenced_at: datetime | None = None
+    """When an operator vouched that this node, which is not heard, is off; gone as soon as it is heard again."""
+    fenced_by: str = ""
+    """What the operator said."""
     # Operator intent: written by operators only.
     schedulable: bool = True
-    drain: str = ""
+    drain: str = Drain.NONE
     """Blank, Draining or Drained."""
+    drain_job: DrainJob | None = None
     registered_at: datetime | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_reference(cls, stored: Any) -> Any:
+        """Read a status of the reference layout that tells of a drain: in it, health and drain are one field."""
+        if isinstance(stored, dict) and not stored.get("drain") and stored.get("status") in _DRAIN_STATUSES:
+            return {**stored, "drain": stored["status"], "status": Health.READY}
+        return stored
 
     @property
     def is_ready(self) -> bool:
         """Heard recently enough to be given work; `Active` is the reference system's synonym."""
         return self.status.lower() in ("ready", "active")
+
+    @property
+    def is_fenced(self) -> bool:
+        """An operator has vouched that nothing runs there any more, and it has not been heard since."""
+        if self.is_ready or self.fenced_at is None:
+            return False
+        return self.status_updated_at is None or self.fenced_at >= self.status_updated_at
+
+    @property
+    def state_shown(self) -> str:
+        """The one word for people: how the drain stands while the node is heard, else its health."""
+        return self.drain if self.drain and self.is_ready else self.status

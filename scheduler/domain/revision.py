@@ -7,7 +7,11 @@ import json
 
 from scheduler.domain.workload import WorkloadSpec
 
-_NOT_CONTENT = {"revision_id", "generation", "created_at", "desired_state"}
+_NOT_CONTENT = {
+    *("revision_id", "generation", "created_at", "desired_state"),
+    *("replicas", "replica_of", "replica_revision"),
+    "past_stop_after_ms",
+}
 
 
 def revision_of(spec: WorkloadSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from datetime import datetime
 
 from scheduler.domain.record import Record
 
@@ -40,6 +41,24 @@ class ClusterRecord(Record):
 
     cluster_id: str
     layout_version: int = 1
+    epoch_base: int = 0
+    """Added to etcd's revisions where epochs are made of them: above every epoch given out before a restore."""
+    restored_at: datetime | None = None
+    """When its records came here from a backup; None: never."""
+    accepted_at: datetime | None = None
+    """When an operator vouched last that an empty store is to be used as it is."""
+
+
+class RestoreRecord(Record):
+    """`/restore`: records are being brought back from a backup; while it is there nothing else is written."""
+
+    backup: str
+    """The checksum of the backup."""
+    cluster_id: str
+    epoch_base: int
+    generation: int
+    """Of the shard map that ends the restore."""
+    started_at: datetime
 
 
 @dataclass(frozen=True, order=True)

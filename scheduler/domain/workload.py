@@ -47,6 +47,10 @@ class Phase(StrEnum):
     UNKNOWN = "Unknown"
     DELETING = "Deleting"
     DELETED = "Deleted"
+    LOST = "Lost"
+    """Its node has been silent for its lost_after, and it is not to be replaced."""
+    ORPHANED = "Orphaned"
+    """Its node has been silent so long that what was committed there is released."""
 
 
 class Resources(Record):
@@ -73,6 +77,8 @@ class ManagedVolume(Record):
     mount_path: str = ""
     read_only: bool = False
     retain_policy: str = "Delete"
+    disk_id: str = ""
+    """The standalone disk that this is; blank: a volume of the workloads that name it."""
 
 
 class VmDisk(Record):
@@ -86,6 +92,8 @@ class VmDisk(Record):
     boot: bool = False
     pool_name: str = ""
     mount_point: str = ""
+    backing_file: str = ""
+    storage: str = ""
 
 
 class VmNetwork(Record):
@@ -96,6 +104,8 @@ class VmNetwork(Record):
     ip_address: str = ""
     bridge: str = ""
     dhcp: bool = False
+    model: str = ""
+    host_dev_name: str = ""
 
 
 class CloudInit(Record):
@@ -151,11 +161,23 @@ class WorkloadSpec(Record):
     project_name: str = ""
     git_repo: str = ""
     git_branch: str = ""
+    """Branch, tag or commit that was asked for; blank: the repository's default branch."""
+    git_commit: str = ""
+    """What it was when the compose file was fetched."""
     vm: VmSpec | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     """Node selector: a node must carry all of these."""
     metadata: dict[str, str] = Field(default_factory=dict)
     created_at: datetime | None = None
+    past_stop_after_ms: int | None = None
+    """The longest stop_after before the present one; 0: it was not exclusive at some time; None: never another.
+    Not content: what a node may still act on that has not taken the present one."""
+    replicas: int = 1
+    """How many copies are wanted, this one included; not content. 0, in what is applied: as many as there are."""
+    replica_of: str = ""
+    """The workload that this is a further copy of; blank: it stands for itself."""
+    replica_revision: str = ""
+    """Of a further copy: the revision of the workload whose content it has."""
 
 
 class Retry(Record):
@@ -213,7 +235,13 @@ class WorkloadStatus(Record):
     reapply: Reapply = Reapply()
     pending_reason: str = ""
     """Why no node was found; blank when placed."""
+    attached: tuple[str, ...] = ()
+    """Ids of the volumes that are attached on the node for this assignment."""
     previous_node: str = ""
+    told_stop_after_ms: int | None = None
+    """The longest stop_after that the node was told for this assignment; 0: it was told that it is not exclusive."""
+    vacating: int = 0
+    """The epoch whose copy is being stopped so that the workload can leave its node; it is not started again there."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Small facts from the agent and the reference layout's keys; bounded by the writer."""
 
@@ -244,3 +272,17 @@ class Tombstone(Record):
     workload_id: str
     epoch: int
     created_at: datetime | None = None
+    lost: bool = False
+    """The workload was replaced because the node was lost; on its return the two copies are weighed."""
+    stop_after_ms: int | None = None
+    """Of a deleted workload: the longest stop_after that its copy may act on; 0: it may have none. None: not said."""
+    after_epoch: int = 0
+    """The old copy stays until one of this epoch or a later one runs elsewhere; 0: it goes at once."""
+    healthy_seconds: float = 0.0
+    """… and has run for so long."""
+    not_after: datetime | None = None
+    """The time from which it waits for nothing."""
+    volumes: tuple[str, ...] = ()
+    """Ids of the volumes that stay attached on the node until the copy is gone."""
+    confirmed: bool = False
+    """The node has said that the copy is gone; until the workload runs elsewhere it counts as on its way."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import structlog
-
-from scheduler.convergence.liveness import brake
 from scheduler.domain.errors import FleetbeatError
 from scheduler.domain.node import Node
 from scheduler.domain.record import utc
@@ -17,8 +15,10 @@ from scheduler.domain.shard import LOOPS, ShardMap
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.front.views import timestamp
+from scheduler.leadership.brakes import held_in, release_of
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.queues.admission import CycleState, read_cycles
+from scheduler.queues.seldom import Seldom
 from scheduler.store.keys import LEADER_PREFIX, NODES
 from scheduler.telemetry.pulses import FrontPulse
 from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
@@ -32,7 +32,7 @@ ANSWER_SECONDS = 2.0
 MAX_NOTICES = 50
 UNKNOWN_LENGTH = -1
 
-_log = structlog.get_logger("scheduler.front.cluster")
+_log = logging.getLogger(__name__)
 
 Cycles = Mapping[tuple[str, int], CycleState]
 
@@ -45,16 +45,17 @@ class ClusterStatus:
         self._parts = parts
         self._reader = reader
         self._started_at = time.time()
+        self._unknown = {what: Seldom(_log) for what in ("leader", "cycles", "queues")}
 
     async def read(self) -> pb.GetClusterStatusResponse:
         """Put everything together."""
         shards = self._parts.shards
         leader, cycles, lengths, fronts = await asyncio.gather(
-            self._leader(), self._cycles(shards.count), self._lengths(shards.count), self._reader.vitals.fronts()
+            self.leader(), self.cycles(shards.count), self.lengths(shards.count), self._reader.vitals.fronts()
         )
-        nodes = self._nodes_by_shard()
-        workloads = self._workloads_by_shard()
-        notices = [*self._general_notices(leader, cycles, fronts), *self._shard_notices(shards, nodes, cycles)]
+        nodes = self.nodes_by_shard()
+        workloads = self.workloads_by_shard()
+        notices = [*self._general_notices(leader, cycles, fronts), *self._shard_notices(shards, cycles)]
         return pb.GetClusterStatusResponse(
             cluster_id=self._parts.cluster_id,
             shard_map_generation=shards.generation,
@@ -77,45 +78,50 @@ class ClusterStatus:
             notices=notices[:MAX_NOTICES],
         )
 
-    async def _leader(self) -> pb.Leader | None:
+    async def leader(self) -> pb.Leader | None:
+        """Read who leads; None when etcd does not say, a blank instance when nobody does."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 keys, _ = await self._parts.etcd.scan(LEADER_PREFIX)
         except (FleetbeatError, TimeoutError) as error:
-            _log.info("the leader is not known", error=str(error))
+            self._unknown["leader"].warning("the leader is not known: %s", error or type(error).__name__)
             return None
         first = min(keys, key=lambda kv: kv.create_revision, default=None)
         if first is None:
             return pb.Leader()
         return pb.Leader(instance_id=first.value.decode(errors="replace"), term=first.create_revision)
 
-    async def _cycles(self, count: int) -> Cycles | None:
+    async def cycles(self, count: int) -> Cycles | None:
+        """Read how far the loops of so many shards are; None when Redis does not say."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 with answers():
                     return await read_cycles(configured(self._parts.redis), count)
         except (TelemetryUnavailable, TimeoutError) as error:
-            _log.info("the cycles are not known", error=str(error))
+            self._unknown["cycles"].warning("the cycles are not known: %s", error or type(error).__name__)
             return None
 
-    async def _lengths(self, count: int) -> Sequence[int]:
+    async def lengths(self, count: int) -> Sequence[int]:
+        """Ask the broker how many messages wait for each of so many shards; nothing when it does not say."""
         if self._parts.backlog is None:
             return ()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await asyncio.to_thread(self._parts.backlog, range(count))
         except Exception as error:  # noqa: BLE001 - whatever the broker's client raises means: not known
-            _log.info("the queues' lengths are not known", error=repr(error))
+            self._unknown["queues"].warning("the queues' lengths are not known: %r", error)
             return ()
 
-    def _nodes_by_shard(self) -> dict[int, list[Node]]:
+    def nodes_by_shard(self) -> dict[int, list[Node]]:
+        """Return the nodes of each shard that has some."""
         found: dict[int, list[Node]] = {}
         for node_id, stored in self._parts.cache.all(NODES).items():
             if stored.record:
                 found.setdefault(self._parts.shard_of(node_id), []).append(stored.record)
         return found
 
-    def _workloads_by_shard(self) -> Counter[int]:
+    def workloads_by_shard(self) -> Counter[int]:
+        """Count the workloads that each shard drives."""
         index = self._reader.index
         found = Counter(self._parts.shard_of(workload_id) for workload_id in index.unplaced)
         for node_id in index.busy_nodes:
@@ -141,18 +147,16 @@ class ClusterStatus:
             found.append(f"{self._parts.cache.undecodable} values in etcd cannot be read; the log names their keys")
         return found
 
-    def _shard_notices(self, shards: ShardMap, nodes: Mapping[int, list[Node]], cycles: Cycles | None) -> list[str]:
+    def _shard_notices(self, shards: ShardMap, cycles: Cycles | None) -> list[str]:
         found = []
         settings = self._parts.settings
         for shard in range(shards.count):
-            held = brake(
-                nodes.get(shard, []),
-                share=settings.brake_share,
-                min_nodes=settings.brake_min_nodes,
-                window_seconds=settings.node_lease_seconds + settings.node_grace_seconds,
-            )
+            held = held_in(self._parts.cache, settings, shard, self._parts.now())
             if held.reason:
                 found.append(f"shard {shard}: the brake holds: {held.reason}")
+            if released := release_of(self._parts.cache, shard, self._parts.now()):
+                until = released.until.isoformat(timespec="seconds")
+                found.append(f"shard {shard}: the brake is released until {until}: {released.reason or 'no reason'}")
             if cycles is not None:
                 found += [note for loop in LOOPS if (note := self._late(loop, shard, cycles.get((loop, shard))))]
         return found

@@ -8,7 +8,6 @@ workload that was stored is a success, whether there is a node for it or not.
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -17,20 +16,22 @@ import structlog
 from scheduler.domain.errors import Conflict, InvalidInput, NotFound, Refused, StoreUnavailable
 from scheduler.domain.event import EventType
 from scheduler.domain.ids import check_id
-from scheduler.domain.node import Node
+from scheduler.domain.policy import is_exclusive
 from scheduler.domain.workload import Desired, Phase, WorkloadSpec, WorkloadStatus
 from scheduler.front.convert import SLOW_BYTES, desired_state, to_spec
 from scheduler.front.errors import TooLarge
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
+from scheduler.front.replicas import Copies
+from scheduler.front.sources import Sources
+from scheduler.front.twins import Twins
 from scheduler.front.validate import NoCapacity, check_filters, to_node
-from scheduler.front.vitals import NOBODY
 from scheduler.pb import control_pb2 as pb
-from scheduler.placement.explain import Explanation
 from scheduler.store import nodes, workloads
 from scheduler.store.assign import Placed
-from scheduler.store.keys import NODES, STATUSES
+from scheduler.store.keys import NODES, STATUSES, TOMBSTONES
+from scheduler.store.tombstones import split_tombstone_id
 from scheduler.store.workloads import Applied
 
 SERVICE = pb.DESCRIPTOR.services_by_name["AgentControl"]
@@ -45,11 +46,14 @@ _log = structlog.get_logger("scheduler.front.control")
 class AgentControl:
     """The service. Methods are named as on the wire."""
 
-    def __init__(self, parts: FrontParts, reader: Reader, heartbeats: Heartbeats) -> None:
-        """Take the front's parts and who reads and who hears."""
+    def __init__(self, parts: FrontParts, reader: Reader, heartbeats: Heartbeats, copies: Copies) -> None:
+        """Take the front's parts, who reads, who hears, and who writes the copies of workloads."""
         self._parts = parts
         self._reader = reader
         self._heartbeats = heartbeats
+        self._sources = Sources(parts)
+        self._copies = copies
+        self._twins = Twins(parts, reader, heartbeats)
 
     # Agents
 
@@ -60,8 +64,13 @@ class AgentControl:
         except NoCapacity as error:
             return pb.RegisterNodeResponse(accepted=False, reason=str(error))
         known = (await self._parts.store.get(NODES, offered.node_id)).record
-        if known is not None and (reason := await self._twin_of(known, offered)):
-            return pb.RegisterNodeResponse(accepted=False, reason=reason)
+        if known is not None and (twin := await self._twins.of(known, offered)):
+            return pb.RegisterNodeResponse(
+                accepted=False,
+                reason=twin.reason,
+                superseded=True,
+                stop_after_ms=round(self._parts.settings.exclusive_stop_after_seconds * 1000),
+            )
         now = self._parts.now()
         node = await nodes.register(self._parts.store, offered, now=now, shard_key=self._parts.settings.shard_key)
         self._heartbeats.registered(node)
@@ -78,26 +87,6 @@ class AgentControl:
         answer.lease_expires_at.FromDatetime(now + timedelta(seconds=lease))
         return answer
 
-    async def _twin_of(self, known: Node, offered: Node) -> str:
-        """Say which other agent, elsewhere, this id belongs to, if that was heard within its lease; else "".
-
-        Two agents with one id would both run copies, and take the node from each other. An agent
-        that starts again at the same endpoint has replaced the one before; one that has moved is let
-        in when its old self has been silent for the lease.
-        """
-        if not known.instance_id or known.instance_id == offered.instance_id:
-            return ""
-        if known.agent_endpoint == offered.agent_endpoint:
-            return ""
-        vital = (await self._reader.vitals.of([known.node_id])).get(known.node_id, NOBODY)
-        if time.time() - vital.at < self._parts.settings.node_lease_seconds:
-            return _twin_text(known, "that is alive")
-        # The other one may talk to another front, of which nothing is heard while Redis is away. As
-        # long as nobody can tell that it is silent, it counts as alive, here as in the node monitor.
-        if known.is_ready and self._parts.redis is not None and not self._reader.vitals.redis_up:
-            return _twin_text(known, "that may be alive: Redis, which would tell, does not answer")
-        return ""
-
     async def Heartbeat(self, request: pb.HeartbeatRequest, _context: Any) -> pb.HeartbeatResponse:  # noqa: N802
         """Take a heartbeat."""
         return await self._heartbeats.take(request)
@@ -113,11 +102,13 @@ class AgentControl:
                 raise InvalidInput("revision_id", f"has more than {MAX_REVISION} characters")  # noqa: TRY301 - told in-band
             if not request.HasField("spec"):
                 return await self._set_desired(workload_id, desired)
-            spec = await self._convert(request, desired)
+            spec = await self._sources.completed(await self._convert(request, desired))
         except InvalidInput as error:
             return _not_applied(pb.INVALID_SPEC, error)
         try:
             applied = await workloads.apply_spec(self._parts.store, spec, now=self._parts.now())
+        except InvalidInput as error:  # more copies than there can be of it
+            return _not_applied(pb.INVALID_SPEC, error)
         except Refused as error:
             return _not_applied(pb.RUNTIME_ERROR, error)
         return await self._applied(applied)
@@ -152,11 +143,12 @@ class AgentControl:
             kind = EventType.WORKLOAD_CREATED if applied.created else EventType.WORKLOAD_UPDATED
             self._parts.events.emit(kind, workload_id=spec.id, details={"revision": spec.revision_id})
         status = applied.status
-        if not status.node_id and spec.desired_state == Desired.RUNNING:
+        if not status.node_id and spec.desired_state == Desired.RUNNING and not self._may_run_somewhere(spec, status):
             if applied.changed and not applied.created:
                 # The placer reads the spec from the cache: it must not judge by what was wanted before.
                 await self._reader.see_own_writes()
             status = await self._place(spec, status)
+        await self._copies.follow(spec)
         self._parts.wake(spec.id, status.node_id)
         await self._reader.see_own_writes()
         return pb.ApplyWorkloadResponse(
@@ -167,37 +159,41 @@ class AgentControl:
             pending_reason=status.pending_reason,
         )
 
+    def _may_run_somewhere(self, spec: WorkloadSpec, status: WorkloadStatus) -> bool:
+        """Whether an exclusive workload may still run where it was: then the loop places it, which can find out."""
+        if not is_exclusive(spec):
+            return False
+        owed = (split_tombstone_id(identifier) for identifier in self._parts.cache.all(TOMBSTONES))
+        return bool(status.previous_node) or any(workload_id == spec.id for _, workload_id in owed)
+
     async def _place(self, spec: WorkloadSpec, status: WorkloadStatus) -> WorkloadStatus:
         """Find a node at once. The workload is stored: when this fails, the next cycle tries again."""
         try:
-            with self._parts.metrics.placement_duration.time():
-                outcome = await self._parts.placer.place(spec.id)
+            outcome = await self._parts.placer.place(spec.id)
         except (StoreUnavailable, Conflict) as error:
-            self._parts.metrics.placements.labels("error").inc()
             _log.warning("placing is left to the next cycle", workload=spec.id, error=str(error))
             return status.replace(pending_reason=f"not placed yet: {error}")
         if isinstance(outcome, Placed):
-            self._parts.metrics.placements.labels("placed").inc()
             self._parts.events.emit(
                 EventType.WORKLOAD_SCHEDULED, workload_id=spec.id, node_id=outcome.node_id, reason=outcome.reason
             )
             return status.replace(
                 status=Phase.SCHEDULED, node_id=outcome.node_id, epoch=outcome.epoch, pending_reason=""
             )
-        if isinstance(outcome, Explanation):
-            self._parts.metrics.placements.labels("no_fit").inc()
-            for rejection in outcome.rejections:
-                self._parts.metrics.placement_rejections.labels(rejection.filter).inc(rejection.nodes)
         return status.replace(status=Phase.PENDING, pending_reason=outcome.summary)
 
     async def DeleteWorkload(self, request: pb.DeleteWorkloadRequest, _context: Any) -> pb.DeleteWorkloadResponse:  # noqa: N802
         """Ask for the removal of a workload. Idempotent: what is gone or never was counts as removed."""
-        await self._delete(check_id("workload_id", request.workload_id))
+        try:
+            await self._delete(check_id("workload_id", request.workload_id))
+        except Refused as error:
+            return pb.DeleteWorkloadResponse(success=False, error_message=str(error))
         return pb.DeleteWorkloadResponse(success=True)
 
     async def _delete(self, workload_id: str) -> WorkloadSpec | None:
         spec = await workloads.mark_deleted(self._parts.store, workload_id, now=self._parts.now())
         if spec:
+            await self._copies.follow(spec)
             status = self._parts.cache.get(STATUSES, workload_id).record
             self._parts.wake(workload_id, status.node_id if status else "")
             await self._reader.see_own_writes()
@@ -256,13 +252,6 @@ class AgentControl:
         """Count nodes and workloads."""
         self._reader.require_listed()
         return self._reader.summary()
-
-
-def _twin_text(known: Node, state: str) -> str:
-    return (
-        f'node_id: "{known.node_id}" belongs to an agent at {known.agent_endpoint} {state}; '
-        "stop that one, or choose another id for this one"
-    )
 
 
 def _not_applied(reason: pb.FailureReason.ValueType, error: Exception) -> pb.ApplyWorkloadResponse:

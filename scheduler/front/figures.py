@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.front.control_plane import ControlPlane
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.index import FleetIndex
@@ -10,12 +11,21 @@ from scheduler.front.vitals import Vitals
 from scheduler.store.keys import NODES
 from scheduler.telemetry.metrics import FleetFigures
 
+MODES = ("normal", "degraded", "recovery")
+
 
 class Figures:
     """Call it for the figures of now."""
 
     def __init__(
-        self, parts: FrontParts, index: FleetIndex, vitals: Vitals, heartbeats: Heartbeats, health: Health
+        self,
+        parts: FrontParts,
+        index: FleetIndex,
+        vitals: Vitals,
+        *,
+        heartbeats: Heartbeats,
+        health: Health,
+        control_plane: ControlPlane,
     ) -> None:
         """Take whom to ask."""
         self._parts = parts
@@ -23,9 +33,15 @@ class Figures:
         self._vitals = vitals
         self._heartbeats = heartbeats
         self._health = health
+        self._control_plane = control_plane
 
     def __call__(self) -> FleetFigures:
         """Return the figures."""
+        return FleetFigures(
+            self._index.nodes(), self._index.workloads(), self._index.desired(), self._gauges(), self._labelled()
+        )
+
+    def _gauges(self) -> dict[str, float]:
         freshness = self._parts.cache.freshness()
         oldest = self._index.oldest_pending()
         gauges = {
@@ -34,13 +50,24 @@ class Figures:
             "listening": float(self._health.ready),
             "heartbeat_changes_waiting": float(len(self._heartbeats.reports.pump)),
             "pulses_waiting": float(len(self._heartbeats.pulses)),
+            "agent_channels": float(self._parts.agents.open_channels),
+            **self._control_plane.gauges(),
+            "workloads_retrying": float(self._index.retrying),
             "pending_age_seconds_max": (self._parts.now() - oldest).total_seconds() if oldest else 0.0,
         }
         if (age := self._heartbeat_age()) is not None:
             gauges["heartbeat_age_seconds_max"] = age
         if freshness.synced:
             gauges["cache_age_seconds"] = freshness.age_seconds
-        return FleetFigures(self._index.nodes(), self._index.workloads(), self._index.desired(), gauges)
+        return gauges
+
+    def _labelled(self) -> dict[str, dict[tuple[str, ...], float]]:
+        mode = self._health.report()["mode"]
+        return {
+            **self._control_plane.labelled(),
+            "workloads_pending": {(why,): float(count) for why, count in self._index.pending().items()},
+            "mode": {(name,): float(name == mode) for name in dict.fromkeys((*MODES, mode))},
+        }
 
     def _heartbeat_age(self) -> float | None:
         """Return the greatest age among Ready nodes of which a heartbeat is known, here or in Redis.

@@ -12,6 +12,7 @@ from scheduler.domain.node import Node
 from scheduler.front import fields, pages
 from scheduler.front.cluster import ClusterStatus
 from scheduler.front.errors import Overloaded, Stopping
+from scheduler.front.losses import explain_loss
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.pb import fleetbeat_pb2 as pb
@@ -33,7 +34,8 @@ class Fleet:
         """Take the front's parts and who reads."""
         self._parts = parts
         self._reader = reader
-        self._status = ClusterStatus(parts, reader)
+        self.status = ClusterStatus(parts, reader)
+        """The state of the control plane."""
         self._streams = 0
         self._stopping = asyncio.Event()
 
@@ -46,7 +48,7 @@ class Fleet:
     ) -> pb.GetClusterStatusResponse:
         """Show the state of the control plane."""
         self._reader.require_listed()
-        return await self._status.read()
+        return await self.status.read()
 
     async def ListNodes(self, request: pb.ListNodesRequest, _context: Any) -> pb.ListNodesResponse:  # noqa: N802
         """Show a page of nodes."""
@@ -82,12 +84,17 @@ class Fleet:
     async def ExplainWorkload(self, request: pb.ExplainWorkloadRequest, _context: Any) -> pb.ExplainWorkloadResponse:  # noqa: N802
         """Say why a workload is where it is, or why it is nowhere."""
         workload_id = check_id("workload_id", request.workload_id)
-        _, status = await self._reader.records(workload_id)
+        spec, status = await self._reader.records(workload_id)
         await self._reader.see_own_writes()
+        lost = await explain_loss(self._parts, spec, status)
         found = self._parts.placer.explain(workload_id)
         answer = pb.ExplainWorkloadResponse(
             workload_id=workload_id, status=self._reader.index.shown(status)[0], assigned_node_id=status.node_id
         )
+        if lost:
+            answer.summary = lost
+            answer.nodes_total = len(self._reader.index.node_ids)
+            return answer
         if isinstance(found, Explanation):
             answer.summary = found.summary
             answer.nodes_total = found.nodes_total

@@ -17,7 +17,6 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scheduler.front.parts import FrontParts
-from scheduler.front.reader import FRESH_SECONDS
 
 _LOOK_SECONDS = 0.2
 
@@ -33,8 +32,8 @@ class Health:
         self._servicer = health.aio.HealthServicer()
         self._serving = False
         self._told: bool | None = None
-        self._mode = ("", "")
-        self._mode_since: datetime = parts.now()
+        self._modes = parts.modes
+        self._served_at: datetime = parts.now()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -44,26 +43,19 @@ class Health:
 
     def report(self) -> dict[str, str]:
         """Return what /healthz and /readyz say; the names are the reference system's, `ready` is ours."""
-        mode = self._current_mode()
-        if mode != self._mode:
-            self._mode, self._mode_since = mode, self._now()
+        mode, reason, since = self._shown()
         return {
             "status": "ok",
-            "mode": mode[0],
-            "reason": mode[1],
-            "modeChangedAt": self._mode_since.isoformat(),
+            "mode": mode,
+            "reason": reason,
+            "modeChangedAt": since.isoformat(),
             "ready": str(self.ready).lower(),
         }
 
-    def _current_mode(self) -> tuple[str, str]:
-        freshness = self._cache.freshness()
+    def _shown(self) -> tuple[str, str, datetime]:
         if not self._serving:
-            return "stopping" if self._told is not None else "starting", ""
-        if not freshness.synced:
-            return "degraded", "etcd has not been read"
-        if freshness.age_seconds > FRESH_SECONDS:
-            return "degraded", "etcd does not answer; reads are stale, writes are refused"
-        return "normal", ""
+            return "stopping" if self._told is not None else "starting", "", self._served_at
+        return str(self._modes.mode), self._modes.reason, max(self._modes.changed_at, self._served_at)
 
     async def start(self, server: aio.Server) -> None:
         """Serve gRPC health checks; everything is NOT_SERVING until `serve` is called."""
@@ -74,12 +66,14 @@ class Health:
     async def serve(self) -> None:
         """From now on calls may be sent here as long as etcd has been read."""
         self._serving = True
+        self._served_at = self._now()
         await self._look()
         self._task = asyncio.create_task(self._watch(), name="health")
 
     async def stop(self) -> None:
         """Send calls away, for good."""
         self._serving = False
+        self._served_at = self._now()
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -27,7 +27,8 @@ from scheduler.front.validate import check_heartbeat
 from scheduler.front.vitals import Vital
 from scheduler.pb import control_pb2 as pb
 from scheduler.store.keys import NODES, STATUSES
-from scheduler.telemetry.pulses import Use
+from scheduler.telemetry.meter import Meter
+from scheduler.telemetry.pulses import Usage, Use
 
 LOOK_UPS = 64
 """Nodes that the cache does not know, looked up in etcd at a time."""
@@ -61,8 +62,11 @@ class Heartbeats:
         self._seen: dict[str, Seen] = {}
         self._looking_up = asyncio.Semaphore(LOOK_UPS)
         dropped = parts.metrics.dropped
+        settings = parts.settings
+        self._meter = Meter(parts.redis, stream=settings.meter_stream, max_entries=settings.meter_max_entries)
         self.pulses = PulsePump(
-            parts.pulses, parts.front_id, listening=listening, on_drop=lambda what: dropped.labels(what).inc()
+            parts.pulses, parts.front_id, listening=listening, on_drop=lambda what: dropped.labels(what).inc(),
+            meter=self._metered
         )
         self.reports = Reports(
             parts.store,
@@ -74,6 +78,12 @@ class Heartbeats:
             on_ready=lambda node_id: parts.events.emit(EventType.NODE_READY, node_id=node_id, reason="heard again"),
             on_result=lambda result: parts.metrics.heartbeat_changes.labels(result).inc(),
         )
+
+    async def _metered(self, samples: Sequence[Usage]) -> None:
+        if not self._parts.settings.meter_enabled:
+            return
+        known = ((sample.workload_id, self._cache.get(STATUSES, sample.workload_id).record) for sample in samples)
+        await self._meter.write(samples, {w: status.observed_revision for w, status in known if status})
 
     @property
     def interval_seconds(self) -> int:
@@ -103,6 +113,11 @@ class Heartbeats:
         """Return what this front itself heard of a node last."""
         seen = self._seen.get(node_id)
         return Vital(seen.at, seen.use or Use()) if seen else None
+
+    def heard_seconds_ago(self, node_id: str) -> float:
+        """Return how long ago this front itself heard a node; infinite: never."""
+        seen = self._seen.get(node_id)
+        return time.monotonic() - seen.monotonic if seen else float("inf")
 
     def registered(self, node: Node) -> None:
         """Take a registration for a sign of life; what was known of the agent's instance before is void."""
@@ -170,10 +185,19 @@ class Heartbeats:
         seen = self._seen.get(node_id)
         return seen is not None and time.monotonic() - seen.monotonic < self._lease.total_seconds()
 
+    def _is_cut_off(self) -> bool:
+        """Whether nobody can learn from this front that a node is heard: then the node must not rely on it.
+
+        Half a lease of that is still within what the proof for exclusive workloads allows for.
+        """
+        limit = self._lease.total_seconds() / 2
+        return self.pulses.unrecorded_seconds > limit and self._cache.freshness().age_seconds > limit
+
     def _response(self, *, send_full: bool) -> pb.HeartbeatResponse:
         response = pb.HeartbeatResponse(
             acknowledged=True,
             send_full=send_full,
+            unrecorded=self._is_cut_off(),
             heartbeat_interval_seconds=self.interval_seconds,
             heartbeat_interval_ms=self._interval_ms,
         )

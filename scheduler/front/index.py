@@ -14,8 +14,10 @@ from datetime import datetime
 from scheduler.convergence.phase import phase_shown
 from scheduler.domain.groups import Groups
 from scheduler.domain.workload import Desired, Phase, WorkloadStatus
+from scheduler.placement.explain import OTHER, main_filter
 from scheduler.store.cache import Cache, Change
-from scheduler.store.keys import NODES, SPECS, STATUSES
+from scheduler.store.keys import NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.tombstones import split_tombstone_id
 
 _BULK = 64
 """From so many new ids on, sorting the whole list is quicker than inserting them one by one."""
@@ -60,21 +62,30 @@ class FleetIndex:
     """The index of one front."""
 
     def __init__(self, cache: Cache) -> None:
-        """Follow this cache, which must mirror nodes, specs and statuses."""
+        """Follow this cache, which must mirror nodes, specs, statuses and tombstones."""
         self._cache = cache
         self.node_ids = SortedIds()
         self.workload_ids = SortedIds()
         """Workloads that have a spec."""
         self._on_node = Groups()
         self._unplaced: set[str] = set()
+        self.retrying: int = 0
+        """Workloads that wait for another try, or are being tried again."""
         self._by_status: Counter[str] = Counter()
         self._by_desired: Counter[str] = Counter()
         self._not_ready: set[str] = set()
+        self._owed_for = Groups()
+        self._drained: set[str] = set()
+        """Nodes that are heard, and are being drained or are drained."""
         cache.subscribe(self._take)
 
     def on_node(self, node_id: str) -> AbstractSet[str]:
         """Return the workloads assigned to a node."""
         return self._on_node.get(node_id)
+
+    def owed_for(self, workload_id: str) -> AbstractSet[str]:
+        """Return the nodes that owe the removal of a workload."""
+        return self._owed_for.get(workload_id)
 
     @property
     def busy_nodes(self) -> Iterable[str]:
@@ -93,9 +104,9 @@ class FleetIndex:
         return str(phase) or str(Phase.UNKNOWN), since
 
     def nodes(self) -> Counter[str]:
-        """Count nodes by status."""
-        ready = len(self.node_ids) - len(self._not_ready)
-        found = Counter(self._node_status(node_id) for node_id in self._not_ready)
+        """Count nodes by the status shown."""
+        ready = len(self.node_ids) - len(self._not_ready) - len(self._drained)
+        found = Counter(self._node_status(node_id) for node_id in self._not_ready | self._drained)
         if ready:
             found["Ready"] += ready
         return found
@@ -124,6 +135,11 @@ class FleetIndex:
         specs = (self._cache.get(SPECS, workload_id).record for workload_id in done)
         return self._by_desired[Desired.DELETED] + sum(1 for s in specs if s is None or s.desired_state != "Deleted")
 
+    def pending(self) -> Counter[str]:
+        """Count the workloads that wait for a node by why: the commonest rejection, or the code of their reason."""
+        statuses = (self._cache.get(STATUSES, w).record for w in self._unplaced if self._waiting_since(w))
+        return Counter(_why_pending(status) for status in statuses if status)
+
     def oldest_pending(self) -> datetime | None:
         """Return since when the workload that has waited longest for a node has waited."""
         found = [self._waiting_since(workload_id) for workload_id in self._unplaced]
@@ -137,7 +153,7 @@ class FleetIndex:
 
     def _node_status(self, node_id: str) -> str:
         node = self._cache.get(NODES, node_id).record
-        return (node.status if node else "") or "Unknown"
+        return (node.state_shown if node else "") or "Unknown"
 
     def _take(self, changes: Sequence[Change]) -> None:
         self._take_ids(self.node_ids, [c for c in changes if c.table is NODES])
@@ -150,10 +166,12 @@ class FleetIndex:
             elif change.table is SPECS:
                 self._by_desired.subtract([before.desired_state] if before else [])
                 self._by_desired.update([after.desired_state] if after else [])
-            elif change.table is NODES and after and not after.is_ready:
-                self._not_ready.add(change.id)
+            elif change.table is TOMBSTONES:
+                node_id, workload_id = split_tombstone_id(change.id)
+                (self._owed_for.add if after else self._owed_for.remove)(workload_id, node_id)
             elif change.table is NODES:
-                self._not_ready.discard(change.id)
+                _put(self._not_ready, change.id, present=after is not None and not after.is_ready)
+                _put(self._drained, change.id, present=after is not None and after.is_ready and bool(after.drain))
 
     def _take_ids(self, ids: SortedIds, changes: Sequence[Change]) -> None:
         new = [c.id for c in changes if c.after.record and not (c.before and c.before.record)]
@@ -162,15 +180,30 @@ class FleetIndex:
     def _take_status(self, workload_id: str, before: WorkloadStatus | None, after: WorkloadStatus | None) -> None:
         if before:
             self._by_status[_stored(before)] -= 1
+            self.retrying -= before.retry.attempts > 0
             self._on_node.remove(before.node_id, workload_id)
         self._unplaced.discard(workload_id)
         if after:
             self._by_status[_stored(after)] += 1
+            self.retrying += after.retry.attempts > 0
             if after.node_id:
                 self._on_node.add(after.node_id, workload_id)
             else:
                 self._unplaced.add(workload_id)
 
 
+def _why_pending(status: WorkloadStatus) -> str:
+    told = main_filter(status.pending_reason)
+    reason = status.status_info.reason
+    return reason.code.lower() if told == OTHER and reason and reason.code else told
+
+
 def _stored(status: WorkloadStatus) -> str:
     return status.status or str(Phase.UNKNOWN)
+
+
+def _put(members: set[str], identifier: str, *, present: bool) -> None:
+    if present:
+        members.add(identifier)
+    else:
+        members.discard(identifier)

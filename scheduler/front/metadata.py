@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from scheduler.domain import policy
 from scheduler.domain.errors import InvalidInput
 from scheduler.domain.ids import check_id
 from scheduler.front import fields
@@ -19,7 +20,10 @@ MAX_VALUE = 4_096
 MAX_EMBEDDED = 262_144
 
 _OWN_PREFIX = "fleetbeat."
-_OURS = frozenset({NODE_KEY, TOLERATIONS_KEY, SELECTOR_KEY})
+_TRUTHS = frozenset({policy.EXCLUSIVE_KEY, policy.REPLACE_KEY})
+_DURATIONS = frozenset({policy.STOP_AFTER_KEY, policy.LOST_AFTER_KEY, policy.REPLACE_DELAY_KEY})
+_POLICIES = _TRUTHS | _DURATIONS | {policy.ON_RETURN_KEY, policy.REPLICAS_KEY, policy.ANTI_AFFINITY_KEY}
+_OURS = frozenset({NODE_KEY, TOLERATIONS_KEY, SELECTOR_KEY}) | _POLICIES
 _INTERNAL = frozenset(
     {
         "created_at",
@@ -83,6 +87,7 @@ def checked_metadata(field: str, values: Mapping[str, str]) -> dict[str, str]:
         if key.startswith(_OWN_PREFIX) and key not in _OURS:
             raise InvalidInput(f"{field}.{key}", f"is not known; known are {', '.join(sorted(_OURS))}")
     _check_placement(field, values)
+    _check_policies(field, values)
     return dict(values)
 
 
@@ -94,6 +99,34 @@ def _check_placement(field: str, values: Mapping[str, str]) -> None:
             raise InvalidInput(
                 f"{field}.{TOLERATIONS_KEY}", 'must be "key", "key=value" or "key=value:NoSchedule", comma-separated'
             )
+
+
+def _check_policies(field: str, values: Mapping[str, str]) -> None:
+    """Refuse a policy that cannot be read; a blank value means the default."""
+    for key, value in values.items():
+        here = f"{field}.{key}"
+        if not value.strip():
+            continue
+        if key in _TRUTHS and policy.parse_truth(value) is None:
+            raise InvalidInput(here, f"{fields.shown(value)} is not allowed; it must be true or false")
+        if key in _DURATIONS:
+            _check_duration(here, key, value)
+        if key == policy.ON_RETURN_KEY:
+            fields.choice(here, value, {str(one): str(one) for one in policy.OnReturn})
+        if key == policy.PERSISTENCE_KEY:
+            fields.choice(here, value, {str(one): str(one) for one in policy.Persistence})
+        if key == policy.REPLICAS_KEY and policy.parse_replicas(value) is None:
+            raise InvalidInput(here, f"{fields.shown(value)} is not allowed; it must be 1 to {policy.MAX_REPLICAS}")
+        if key == policy.ANTI_AFFINITY_KEY:
+            check_id(here, value.strip())
+
+
+def _check_duration(here: str, key: str, value: str) -> None:
+    seconds = policy.parse_duration(value)
+    if seconds is None:
+        raise InvalidInput(here, f"{fields.shown(value)} must be a duration such as 90s, 5m or 1h30m, at most 365d")
+    if key == policy.STOP_AFTER_KEY and seconds < policy.LEAST_STOP_AFTER_SECONDS:
+        raise InvalidInput(here, f"{fields.shown(value)} is too short; at least 1s")
 
 
 def node_selector(field: str, values: Mapping[str, str]) -> dict[str, str]:

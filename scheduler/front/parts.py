@@ -12,6 +12,9 @@ from redis.asyncio import Redis
 
 from scheduler.domain.node import Node
 from scheduler.domain.shard import ShardMap, shard_of
+from scheduler.domain.workload import WorkloadSpec
+from scheduler.front.modes import Modes
+from scheduler.placement.choose import Choice
 from scheduler.placement.explain import Explanation
 from scheduler.placement.fleet import Measured
 from scheduler.settings import Settings
@@ -19,6 +22,9 @@ from scheduler.store.assign import Placed, Vanished
 from scheduler.store.cache import Cache
 from scheduler.store.keys import (
     ASSIGNMENTS,
+    BRAKES,
+    CLUSTER,
+    EVENTS,
     LEDGERS,
     NODES,
     SHARD_MAP,
@@ -26,6 +32,7 @@ from scheduler.store.keys import (
     SPECS,
     STATUSES,
     TOMBSTONES,
+    VOLUMES,
 )
 from scheduler.store.kv import EtcdApi
 from scheduler.store.store import Store
@@ -33,12 +40,17 @@ from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 
-TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, SHARD_MAP)
+TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, EVENTS, CLUSTER)
 """What the front's cache must mirror."""
 
 
 class LogSource(Protocol):
     """Reads the output of a workload from its node; `scheduler.agents` has the real one."""
+
+    @property
+    def open_channels(self) -> int:
+        """How many channels to agents this process has open."""
+        ...
 
     def logs(self, node: Node, workload_id: str, *, tail_bytes: int, follow: bool) -> AsyncIterator[bytes]:
         """Yield the end of the output, then what is added if `follow`. Raises AgentUnreachable, AgentRejected."""
@@ -54,6 +66,10 @@ class Places(Protocol):
 
     def explain(self, workload_id: str) -> Placed | Explanation:
         """Say where a workload is, where it would go (epoch 0), or why nowhere. Raises NotFound."""
+        ...
+
+    def elsewhere(self, spec: WorkloadSpec, node_id: str) -> Choice | Explanation:
+        """Say which node other than this one would take the workload, or why none would."""
         ...
 
     def measure(self, measured: Mapping[str, Measured]) -> None:
@@ -97,6 +113,20 @@ class FrontParts:
     now: Callable[[], datetime] = utc_now
     close: Callable[[], Awaitable[None]] = field(default=_nothing_to_close)
     """Ends all parts; called once, after the last call was answered."""
+    modes: Modes = field(init=False)
+    """Knows whether writes are taken."""
+
+    def __post_init__(self) -> None:
+        """Begin to judge the mode by what the cache shows."""
+        self.modes = Modes(
+            self.store,
+            self.cache,
+            self.settings,
+            cluster_id=self.cluster_id,
+            front_id=self.front_id,
+            now=self.now,
+            emit=self.events.emit,
+        )
 
     @property
     def shards(self) -> ShardMap:

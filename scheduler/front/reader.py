@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from scheduler.domain.errors import NotFound, StoreUnavailable
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
-from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
+from scheduler.domain.workload import Phase, WorkloadSpec, WorkloadStatus
 from scheduler.front.index import FleetIndex
 from scheduler.front.parts import FrontParts
 from scheduler.front.views import node_view, workload_view
 from scheduler.front.vitals import NOBODY, Vital, Vitals
 from scheduler.pb import control_pb2 as pb
 from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES
+from scheduler.store.replica_index import ReplicaIndex
 from scheduler.store.write import Ref
 from scheduler.telemetry.pulses import Usage
 from scheduler.telemetry.redis import TelemetryUnavailable
@@ -37,6 +38,7 @@ class Reader:
         self._cache = parts.cache
         self.index = index
         self.vitals = vitals
+        self.replicas = ReplicaIndex(parts.cache)
 
     @property
     def stale(self) -> bool:
@@ -92,7 +94,7 @@ class Reader:
         for some in _slices(ids):
             for node_id in some:
                 node = self._cache.get(NODES, node_id).record
-                if node and wanted in ("", node.status.lower()):
+                if node and wanted in ("", node.state_shown.lower()):
                     yield self._node(node, self._cache.get(LEDGERS, node_id).record, vitals)
             await asyncio.sleep(0)
 
@@ -128,7 +130,15 @@ class Reader:
 
     def _workload(self, spec: WorkloadSpec, status: WorkloadStatus, usage: Mapping[str, Usage]) -> pb.WorkloadView:
         shown, since = self.index.shown(status)
-        return workload_view(spec, status, shown=shown, since=since, usage=usage.get(spec.id))
+        view = workload_view(spec, status, shown=shown, since=since, usage=usage.get(spec.id))
+        further = self.replicas.copies_of(spec.id)
+        view.replicas, view.replicas_present = spec.replicas, 1 + len(further)
+        view.replicas_running = (shown == Phase.RUNNING) + sum(map(self._is_running, further))
+        return view
+
+    def _is_running(self, copy: str) -> bool:
+        status = self._cache.get(STATUSES, copy).record
+        return status is not None and self.index.shown(status)[0] == Phase.RUNNING
 
     async def _usage(self, workload_ids: Sequence[str]) -> Mapping[str, Usage]:
         try:

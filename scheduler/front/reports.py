@@ -177,6 +177,9 @@ class Reports:
                 _settle(change, workload_id)
         if outcome.needs_action:
             self._wake(workload_id, node_id)
+        if outcome.changed and isinstance(change, Reported) and change.report.state == Actual.RUNNING:
+            for old_node in self._index.owed_for(workload_id):  # the stop of a copy there may have waited for this one
+                self._wake(workload_id, old_node)
 
     async def _write_alive(self, node_id: str) -> None:
         # It may have fallen silent again while this waited for etcd.

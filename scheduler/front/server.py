@@ -19,23 +19,33 @@ from grpc_reflection.v1alpha import reflection
 
 from scheduler.domain.errors import FleetbeatError, StoreUnavailable
 from scheduler.front import control, fleet, sandboxes
+from scheduler.front.automation import Automation
 from scheduler.front.calls import Outcomes
 from scheduler.front.control import AgentControl
+from scheduler.front.control_plane import ControlPlane
+from scheduler.front.events import EventFeed
+from scheduler.front.fencing import Fencing
+from scheduler.front.disks import Disks
 from scheduler.front.figures import Figures
 from scheduler.front.fleet import Fleet
+from scheduler.front.fleet_nodes import FleetNodes
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.http import TEXT, HttpServer, Page, json_page
 from scheduler.front.index import FleetIndex
+from scheduler.front.operators import Operators
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
+from scheduler.front.replicas import Copies, Scaling
 from scheduler.front.services import handlers_of
 from scheduler.front.vitals import Vitals
 from scheduler.placement.fleet import Measured
 from scheduler.settings import Settings, SettingsError
+from scheduler.store.etcd import Etcd
 from scheduler.telemetry.logs import set_up_logs
 from scheduler.telemetry.redis import end_task
 from scheduler.telemetry.shared import SharedMetrics
+from scheduler.tracing import set_up_tracing
 
 SERVICES = (control.SERVICE.full_name, fleet.SERVICE.full_name, sandboxes.SERVICE.full_name)
 MAX_RECEIVE_BYTES = 4 * 1024 * 1024
@@ -84,11 +94,33 @@ class Front:
         self._vitals = Vitals(parts.pulses, self.heartbeats)
         self.reader = Reader(parts, index, self._vitals)
         self._fleet = Fleet(parts, self.reader)
-        self._control_services: tuple[object, ...] = (AgentControl(parts, self.reader, self.heartbeats),)
-        self._fleet_services: tuple[object, ...] = (self._fleet,)
-        self._figures = Figures(parts, index, self._vitals, self.heartbeats, self._health)
+        copies = Copies(parts, self.reader)
+        self._events = EventFeed(parts)
+        self._control_services: tuple[object, ...] = (
+            AgentControl(parts, self.reader, self.heartbeats, copies),
+            Automation(parts, self.reader, copies),
+            Operators(parts, self.reader),
+            Disks(parts, self.reader),
+            self._events,
+        )
+        self._fleet_services: tuple[object, ...] = (
+            self._fleet,
+            FleetNodes(parts, self.reader), Fencing(parts, self.reader),
+            Scaling(parts, self.reader, copies),
+        )
+        self._control_plane = ControlPlane(parts, self._fleet.status)
+        self._figures = Figures(
+            parts,
+            index,
+            self._vitals,
+            heartbeats=self.heartbeats,
+            health=self._health,
+            control_plane=self._control_plane,
+        )
         self._shared = SharedMetrics(parts.redis, parts.metrics)
         parts.metrics.follow_store(parts.store)
+        if isinstance(parts.etcd, Etcd):
+            parts.metrics.follow_etcd(parts.etcd)
         parts.metrics.observe_fleet(self._figures)
         self._http = HttpServer({
             "/metrics": lambda: Page(parts.metrics.exposition(), TEXT),
@@ -122,13 +154,17 @@ class Front:
         self.heartbeats.start()
         self._shared.start(show=True)
         await self._health.serve()
-        self._tasks = [asyncio.create_task(self._measure(), name="measure")]
+        self._tasks = [
+            asyncio.create_task(self._measure(), name="measure"),
+            asyncio.create_task(self._control_plane.run(), name="control plane"),
+        ]
         _log.info("front listens", host=host, port=self.grpc_port, metrics=self.http_port, front=self._parts.front_id)
 
     async def stop(self) -> None:
         """Send calls away, let those in flight end, write what is left. Takes less than ten seconds."""
         await self._health.stop()
         self._fleet.stop()
+        self._events.stop()
         for task in self._tasks:
             await end_task(task)
         if self._server:
@@ -177,6 +213,9 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    end_tracing = set_up_tracing(
+        settings.otlp_endpoint, insecure=settings.otlp_insecure, ratio=settings.trace_ratio, component="front"
+    )
     parts = await _open(settings, open_parts, stop)
     if parts is None:
         return
@@ -193,6 +232,7 @@ async def serve(
         await front.stop()
         await _within("events", parts.events.close())
         await _within("parts", parts.close())
+        await _within("traces", asyncio.to_thread(end_tracing))
 
 
 async def _open(settings: Settings, open_parts: OpenParts, stop: asyncio.Event) -> FrontParts | None:

@@ -42,7 +42,7 @@ def to_node(request: pb.RegisterNodeRequest) -> Node:
     """Turn a registration into the node it describes. Raises InvalidInput, NoCapacity."""
     check_id("node_id", request.node_id)
     host, port = endpoint("grpc_endpoint", request.grpc_endpoint)
-    for name, longest in (("agent_version", 128), ("cluster_id", 128), ("instance_id", 128)):
+    for name, longest in (("agent_version", 128), ("cluster_id", 128), ("instance_id", 128), ("agent_id", 128)):
         fields.line(name, getattr(request, name), longest)
     labels = fields.labels("labels", request.labels, 64, 256)
     types = _words("capabilities.supported_workload_types", request.capabilities.supported_workload_types)
@@ -59,6 +59,8 @@ def to_node(request: pb.RegisterNodeRequest) -> Node:
         cluster_id=request.cluster_id,
         instance_id=request.instance_id,
         reports_epochs=request.reports_epochs,
+        enforces_stop_after=request.enforces_stop_after,
+        agent_id=request.agent_id,
         total_cpu=cpu / 1000,
         total_memory=memory,
         total_disk=disk,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -36,13 +37,14 @@ def timestamp(when: datetime | None) -> Timestamp | None:
 def node_view(node: Node, vital: Vital, ledger: Ledger | None, *, shard: int, workloads: int) -> pb.NodeView:
     """Show a node. Available is the total less the measured use, as in the reference system; allocated is committed."""
     use = vital.use
+    told = _state_of(node)
     committed = ledger or Ledger(node_id=node.node_id)
     return pb.NodeView(
         node_id=node.node_id,
-        status=node.status,
-        status_reason=node.status_reason,
-        status_updated_by=node.status_updated_by,
-        status_updated_at=timestamp(node.status_updated_at),
+        status=told.status,
+        status_reason=told.reason,
+        status_updated_by=told.by,
+        status_updated_at=timestamp(told.at),
         last_heartbeat=timestamp(vital.last_heartbeat),
         grpc_endpoint=node.agent_endpoint,
         total_cpu_cores=node.total_cpu,
@@ -60,7 +62,26 @@ def node_view(node: Node, vital: Vital, ledger: Ledger | None, *, shard: int, wo
         shard=shard,
         schedulable=node.schedulable and not node.drain,
         agent_version=node.agent_version,
+        health=node.status,
+        drain=node.drain,
+        cordoned=not node.schedulable,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    status: str
+    reason: str
+    by: str
+    at: datetime | None
+
+
+def _state_of(node: Node) -> _State:
+    """Tell of a drain while the node is heard, as the reference system does; else of its health."""
+    if node.state_shown == node.status or node.drain_job is None:
+        return _State(node.state_shown, node.status_reason, node.status_updated_by, node.status_updated_at)
+    job = node.drain_job
+    return _State(node.state_shown, job.reason, "operator", job.finished_at or job.started_at)
 
 
 def workload_view(
@@ -85,6 +106,7 @@ def workload_view(
         generation=spec.generation,
         assignment_epoch=status.epoch,
         pending_reason=status.pending_reason,
+        replica_of=spec.replica_of,
     )
 
 

@@ -11,12 +11,14 @@ from typing import Protocol
 from scheduler.agents.client import Agents
 from scheduler.convergence.actions import Policy
 from scheduler.convergence.liveness import PulseLog
+from scheduler.leadership.policy import policy_of
 from scheduler.loops.index import FleetIndex
 from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache, Change
 from scheduler.store.keys import NODES
 from scheduler.store.placements import Placer
+from scheduler.store.replica_index import ReplicaIndex
 from scheduler.store.store import Store
 from scheduler.store.write import Guard
 
@@ -87,10 +89,12 @@ class LoopContext:
     on_cycle: Callable[[str, bool, float], None] = lambda _loop, _success, _seconds: None
     """Told of the end of each cycle: its loop, whether all chunks went well, seconds since its slot began."""
     index: FleetIndex = field(init=False)
+    replicas: ReplicaIndex = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the cache, and let go of the channels of nodes that are gone."""
         self.index = FleetIndex(self.cache)
+        self.replicas = ReplicaIndex(self.cache)
         self.cache.subscribe(self._drop_gone)
 
     def _drop_gone(self, changes: Sequence[Change]) -> None:
@@ -101,10 +105,7 @@ class LoopContext:
     @cached_property
     def policy(self) -> Policy:
         """The settings that decisions depend on."""
-        return Policy(
-            grace_seconds=self.settings.node_grace_seconds,
-            reapply_base_seconds=self.settings.reapply_guard_seconds,
-        )
+        return policy_of(self.settings)
 
     @cached_property
     def overcommit(self) -> Overcommit:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.convergence.actions import Action, Move, next_action
+from scheduler.convergence.actions import Action, next_action
+from scheduler.convergence.drain import Relocate, Vacate
+from scheduler.convergence.loss import Move
 from scheduler.domain.node import Node
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.loops.context import LoopContext
@@ -47,15 +49,18 @@ async def look(ctx: LoopContext, workload_id: str) -> Look | None:
     return Look(spec, record, status.mod_revision, node)
 
 
-def glimpse_action(ctx: LoopContext, seen: Look) -> Action:
-    """Return what the records call for, as if nothing were held."""
-    return next_action(seen.spec, seen.status, seen.node, ctx.now(), ctx.policy)
+def glimpse_action(ctx: LoopContext, seen: Look, holds: Holds) -> Action:
+    """Return what the records call for, as if nothing were held on a lost node."""
+    action = next_action(seen.spec, seen.status, seen.node, ctx.now(), ctx.policy)
+    if isinstance(action, Relocate | Vacate) and seen.node and not holds.turns.has(seen.spec.id, seen.node):
+        return next_action(seen.spec, seen.status, seen.node, ctx.now(), ctx.policy, stays=True)
+    return action
 
 
 async def action_for(ctx: LoopContext, seen: Look, holds: Holds) -> Action:
     """Return what the records call for."""
-    action = glimpse_action(ctx, seen)
+    action = glimpse_action(ctx, seen, holds)
     if not isinstance(action, Move) or seen.node is None:
         return action
-    hold = await holds.reason(seen.node)
+    hold = await holds.reason(seen.spec, seen.status, seen.node)
     return next_action(seen.spec, seen.status, seen.node, ctx.now(), ctx.policy, hold=hold)

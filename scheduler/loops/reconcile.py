@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
-from scheduler.convergence.actions import Delete, Finalise, Nothing, Stop, Wait
+from scheduler.convergence.actions import Delete, Finalise, Nothing, Stop
+from scheduler.convergence.loss import Wait
 from scheduler.domain.errors import Fenced, FleetbeatError, StoreUnavailable
+from scheduler.domain.node import Drain
 from scheduler.domain.shard import Cycle, shard_of
 from scheduler.leadership.shards import current_map
 from scheduler.loops.context import Fence, Guards, LoopContext
+from scheduler.loops.done import Done
+from scheduler.loops.drain_steps import look_at_drain
+from scheduler.loops.drain_turns import nodes_owing_now, owed_now
 from scheduler.loops.each import each
 from scheduler.loops.holds import Holds
 from scheduler.loops.look import glance, glimpse_action
 from scheduler.loops.observe import observe
-from scheduler.loops.step import Done, settle_tombstone, step
+from scheduler.loops.replicas import keep_copies, keep_replicas
+from scheduler.loops.step import settle_tombstone, step
 from scheduler.store.keys import NODES
 from scheduler.store.kv import StoreRefused
 
@@ -55,6 +62,8 @@ async def run(
     this = _Pass(ctx, fence.guards, Holds(ctx))
     await each(nodes, ctx.settings.reconcile_concurrency, lambda node_id: _look_at_node(this, node_id))
     if unassigned:
+        if changed := await keep_replicas(ctx, cycle.shard, fence.guards):
+            this.tally["Replicas"] = changed
         await _look_at_homeless(this, cycle.shard)
     return dict(this.tally)
 
@@ -63,13 +72,15 @@ async def reconcile_workload(ctx: LoopContext, workload_id: str, guards: Guards)
     """Take the next steps on one workload now; return what they were. Raises Fenced, StoreUnavailable."""
     done: list[Done] = []
     try:
-        for node_id in ctx.index.owed_for(workload_id):
+        for node_id in nodes_owing_now(ctx, workload_id):
             done.append(await settle_tombstone(ctx, node_id, workload_id, guards))  # noqa: PERF401 - keeps what was done
         done += await _steps(ctx, workload_id, guards, Holds(ctx))
+        if await keep_copies(ctx, workload_id, guards):
+            done.append(Done("Replicas"))
     except (Fenced, StoreUnavailable):
         raise
     except FleetbeatError as error:
-        log.warning("a look failed", id=workload_id, reason=error.reason, error=str(error))
+        log.warning("a look failed", workload_id=workload_id, reason=error.reason, error=str(error))
         done.append(Done(error.reason, success=False))
     return " ".join(one.what if one.success else f"{one.what}:failed" for one in done)
 
@@ -81,10 +92,13 @@ async def _look_at_node(this: _Pass, node_id: str) -> None:
     urgent: set[str] = set()
     if node and node.is_ready:
         urgent = await _observed(this, node_id)
-        await _all(this, ctx.index.owed_by(node_id), lambda w: _settle(this, node_id, w))
+        owed = owed_now(ctx, node_id, ctx.index.owed_by(node_id))
+        await _all(this, owed, lambda w: _settle(this, node_id, w))
     first, rest = _due(this, ctx.index.on_node(node_id), urgent)
     await _all(this, first, lambda w: _work(this, w))
     await _all(this, rest, lambda w: _work(this, w))
+    if node and node.drain == Drain.DRAINING:
+        await _guarded(this, {"node_id": node_id}, look_at_drain(ctx, node, this.guards))
 
 
 async def _look_at_homeless(this: _Pass, shard: int) -> None:
@@ -104,7 +118,7 @@ def _due(this: _Pass, workload_ids: Sequence[str], urgent: set[str]) -> tuple[li
         seen = glance(this.ctx, workload_id)
         if seen is None:
             continue
-        action = glimpse_action(this.ctx, seen)
+        action = glimpse_action(this.ctx, seen, this.holds)
         if isinstance(action, Nothing | Wait) and workload_id not in urgent:
             this.tally[action.name if isinstance(action, Wait) else "NoAction"] += 1
         elif isinstance(action, _FREES):
@@ -125,7 +139,7 @@ async def _observed(this: _Pass, node_id: str) -> set[str]:
     async def ask(node_id: str) -> None:
         found.update((await observe(this.ctx, node_id, this.guards)).needs_action)
 
-    await _guarded(this, node_id, ask(node_id))
+    await _guarded(this, {"node_id": node_id}, ask(node_id))
     return found
 
 
@@ -133,7 +147,7 @@ async def _settle(this: _Pass, node_id: str, workload_id: str) -> None:
     async def settle() -> None:
         _count(this, await settle_tombstone(this.ctx, node_id, workload_id, this.guards))
 
-    await _guarded(this, workload_id, settle())
+    await _guarded(this, {"workload_id": workload_id, "node_id": node_id}, settle())
 
 
 async def _work(this: _Pass, workload_id: str) -> None:
@@ -141,7 +155,7 @@ async def _work(this: _Pass, workload_id: str) -> None:
         for done in await _steps(this.ctx, workload_id, this.guards, this.holds):
             _count(this, done)
 
-    await _guarded(this, workload_id, work())
+    await _guarded(this, {"workload_id": workload_id}, work())
 
 
 async def _steps(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds) -> list[Done]:
@@ -155,23 +169,27 @@ def _count(this: _Pass, done: Done) -> None:
     this.tally[done.what if done.success else f"{done.what}_failed"] += 1
 
 
-async def _guarded(this: _Pass, identifier: str, work: Awaitable[None]) -> None:
-    """Let one failure be one failure; only what concerns everybody rises: a fence, an etcd that does not answer."""
-    try:
-        await work
-    except StoreRefused as error:
-        _failed(this, identifier, error)
-    except StoreUnavailable:
-        raise
-    except FleetbeatError as error:
-        if isinstance(error, Fenced):
+async def _guarded(this: _Pass, about: Mapping[str, str], work: Awaitable[None]) -> None:
+    """Let one failure be one failure; only what concerns everybody rises: a fence, an etcd that does not answer.
+
+    about: what each line that is logged meanwhile says of whom it is about.
+    """
+    with bound_contextvars(**about):
+        try:
+            await work
+        except StoreRefused as error:
+            _failed(this, error)
+        except StoreUnavailable:
             raise
-        _failed(this, identifier, error)
-    except Exception:
-        log.exception("a look failed", id=identifier)
-        this.tally["error"] += 1
+        except FleetbeatError as error:
+            if isinstance(error, Fenced):
+                raise
+            _failed(this, error)
+        except Exception:
+            log.exception("a look failed")
+            this.tally["error"] += 1
 
 
-def _failed(this: _Pass, identifier: str, error: FleetbeatError) -> None:
-    log.warning("a look failed", id=identifier, reason=error.reason, error=str(error))
+def _failed(this: _Pass, error: FleetbeatError) -> None:
+    log.warning("a look failed", reason=error.reason, error=str(error))
     this.tally["error"] += 1

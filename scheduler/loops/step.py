@@ -7,28 +7,36 @@ assignment that is over is taken back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import structlog
 
 from scheduler.agents.classify import NOT_NOW, OLDER_EPOCH
-from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Move, Nothing, Place, Stop, Wait
+from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Nothing, Place, Stop
+from scheduler.convergence.drain import Relocate, Vacate, waits_for
+from scheduler.convergence.loss import Move, Stay, Wait
 from scheduler.domain.errors import AgentRejected, AgentUnreachable, Fenced
 from scheduler.domain.event import EventType
 from scheduler.domain.node import Node
-from scheduler.domain.shard import shard_of, shard_of_workload
+from scheduler.domain.policy import told_stop_after_ms
 from scheduler.domain.workload import Actual, Desired
-from scheduler.leadership.shards import current_map
 from scheduler.loops.context import Guards, LoopContext
+from scheduler.loops.done import Done, goes_on_here
+from scheduler.loops.drain_steps import relocate, vacate
+from scheduler.loops.drain_turns import wake_next
 from scheduler.loops.holds import Holds
 from scheduler.loops.look import Look, action_for, look
+from scheduler.loops.loss_steps import RETURN, blocked, came_back, no_target, renew, stay, take_back_home, weigh
+from scheduler.loops.loss_steps import tell as tell_of_return
+from scheduler.loops.replicas import copy_is_gone, end_copies
 from scheduler.placement.request import request_of
 from scheduler.store.assign import Placed, Vanished
-from scheduler.store.keys import LEDGERS, NODES, STATUSES, TOMBSTONES
+from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import Recorded, record_applied, record_failure, record_report
 from scheduler.store.placements import Outcome
 from scheduler.store.refit import is_committed, refit
 from scheduler.store.tombstones import add_tombstone, clear_tombstone, tombstone_id
+from scheduler.store.volumes import needs_keeping_up
 from scheduler.store.workloads import finalize_delete
 from scheduler.store.write import Ref
 
@@ -37,17 +45,6 @@ log = structlog.get_logger(__name__)
 UNREACHABLE = "AGENT_UNREACHABLE"
 APPLY = "ReapplyRunning"
 STOP = "ApplyStopped"
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a step did."""
-
-    what: str
-    """As the reference system calls it."""
-    success: bool = True
-    again: bool = False
-    """The next step is due at once, and this worker is the one to take it."""
 
 
 async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds) -> Done:
@@ -61,9 +58,15 @@ async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds)
         case Wait(name=name):
             done = Done(name)
         case Place():
-            done = _handed_on(ctx, seen, await ctx.placer.place(workload_id, guards=await guards()))
+            done = await _place(ctx, seen, guards, holds)
+        case Stay() as why_it_stays:
+            done = await stay(ctx, seen, guards, why_it_stays)
         case Move(why=why):
             done = await _move(ctx, seen, guards, why)
+        case Relocate(why=why):
+            done = await relocate(ctx, seen, guards, why)
+        case Vacate(why=why):
+            done = await vacate(ctx, seen, guards, why)
         case Apply(why=why) | Stop(why=why):
             done = await _order(ctx, seen, guards, why)
         case Ask(why=why):
@@ -79,17 +82,30 @@ async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds)
 async def settle_tombstone(ctx: LoopContext, node_id: str, workload_id: str, guards: Guards) -> Done:
     """Have a node that is back do the removal it owes."""
     identifier = tombstone_id(node_id, workload_id)
-    view = await ctx.store.read([Ref(TOMBSTONES, identifier), Ref(STATUSES, workload_id), Ref(NODES, node_id)])
+    view = await ctx.store.read([
+        Ref(TOMBSTONES, identifier), Ref(SPECS, workload_id), Ref(STATUSES, workload_id), Ref(NODES, node_id)
+    ])  # fmt: skip
     owed, status = view.get(TOMBSTONES, identifier).record, view.get(STATUSES, workload_id).record
     node = view.get(NODES, node_id).record
     if owed is None or node is None or not node.is_ready:
         return Done("NoAction")
+    if waits_for(owed, view.get(SPECS, workload_id).record, status, ctx.now()):
+        return Done("NoAction")
     # A newer assignment to the same node takes an old copy over; to agents that know no epochs a delete would hit it.
     taken_over = status is not None and status.node_id == node_id and status.epoch > owed.epoch
     held = await guards()
+    try:
+        verdict = await weigh(ctx, node, owed, view.get(SPECS, workload_id).record, status)
+    except AgentUnreachable:
+        return Done(RETURN, success=False)
+    if status and verdict and verdict.original:
+        return await take_back_home(ctx, owed, status, verdict, guards)
     if not taken_over and not await _is_removed(ctx, node, workload_id, owed.epoch):
         return Done("Delete", success=False)
-    await clear_tombstone(ctx.store, node_id, workload_id, owed.epoch, guards=held)
+    cleared = await clear_tombstone(ctx.store, node_id, workload_id, owed.epoch, guards=held)
+    wake_next(ctx, node_id)
+    if cleared and status and verdict:
+        tell_of_return(ctx, owed, status.node_id, verdict)
     return Done("Delete")
 
 
@@ -106,6 +122,14 @@ async def _is_removed(ctx: LoopContext, node: Node, workload_id: str, epoch: int
         return False
 
 
+async def _place(ctx: LoopContext, seen: Look, guards: Guards, holds: Holds) -> Done:
+    if why := await blocked(ctx, seen, holds):
+        log.info("a workload waits for the end of its old copy", workload=seen.spec.id, why=why)
+        return Done("Assign", success=False)
+    outcome = await ctx.placer.place(seen.spec.id, guards=await guards(), frees_volumes=True)
+    return _handed_on(ctx, seen, outcome)
+
+
 def _handed_on(ctx: LoopContext, seen: Look, outcome: Outcome) -> Done:
     """After an attempt to find a node: go on here, or leave it to the shard of the node."""
     if isinstance(outcome, Vanished):
@@ -114,16 +138,7 @@ def _handed_on(ctx: LoopContext, seen: Look, outcome: Outcome) -> Done:
         return Done("Assign", success=False)
     workload_id = seen.spec.id
     ctx.emit(EventType.WORKLOAD_SCHEDULED, workload_id=workload_id, node_id=outcome.node_id, reason=outcome.reason)
-    return Done("Assign", again=_is_ours(ctx, seen, outcome.node_id))
-
-
-def _is_ours(ctx: LoopContext, seen: Look, node_id: str) -> bool:
-    """Whether the shard that drove the workload also drives its new node; if not, wake the one that does."""
-    shards = current_map(ctx.cache)
-    if shards and shard_of(node_id, shards) == shard_of_workload(seen.spec.id, seen.status.node_id, shards):
-        return True
-    ctx.wake(seen.spec.id, node_id)
-    return False
+    return Done("Assign", again=goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id))
 
 
 async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
@@ -132,8 +147,7 @@ async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
     if isinstance(outcome, Vanished):
         return Done("Reschedule", again=True)
     if not isinstance(outcome, Placed):
-        log.info("no failover target", workload=workload_id, node=old, why=outcome.summary)
-        return Done("AwaitFailover", success=False)
+        return await no_target(ctx, seen, guards, outcome.summary)
     if outcome.node_id == old:
         return Done("NoAction")
     ctx.emit(
@@ -143,13 +157,17 @@ async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
         reason=why,
         details={"previous_node": old, "epoch": str(outcome.epoch)},
     )
-    return Done("Reschedule", again=_is_ours(ctx, seen, outcome.node_id))
+    return Done("Reschedule", again=goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id))
 
 
 async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
     """Tell the node what the spec wants."""
     what = STOP if seen.spec.desired_state == Desired.STOPPED else APPLY
     node, status, held = _node(seen), seen.status, await guards()
+    if returned := came_back(ctx, seen):
+        settled = await settle_tombstone(ctx, returned, status.id, guards)
+        if settled.what == RETURN and settled.success:
+            return replace(settled, again=True)
     if misfit := await _misfit(ctx, seen, guards):
         log.info("a workload gives up its node", workload=status.id, node=node.node_id, why=misfit)
         await settle_tombstone(ctx, node.node_id, status.id, guards)
@@ -168,6 +186,7 @@ async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done
             now=ctx.now(),
             reapply_base_seconds=ctx.policy.reapply_base_seconds,
             guards=held,
+            told_stop_after_ms=told_stop_after_ms(seen.spec, ctx.policy.stop_after_seconds, ctx.policy.lease_seconds),
         )
     except Fenced:
         await _owe_if_over(ctx, seen)
@@ -185,7 +204,8 @@ async def _misfit(ctx: LoopContext, seen: Look, guards: Guards) -> str:
     status = seen.status
     changed = status.observed_revision not in ("", seen.spec.revision_id)
     ledger = ctx.cache.get(LEDGERS, status.node_id).record
-    if not changed and is_committed(ledger, request_of(seen.spec), status.epoch):
+    is_held = is_committed(ledger, request_of(seen.spec), status.epoch) and not needs_keeping_up(seen.spec, status)
+    if not changed and is_held:
         return ""
     return await refit(ctx.store, status, ctx.overcommit, now=ctx.now(), guards=await guards())
 
@@ -197,6 +217,7 @@ async def _not_taken(
     code = error.code if isinstance(error, AgentRejected) else UNREACHABLE
     if code == OLDER_EPOCH:
         log.warning("a node knows a newer assignment", workload=seen.spec.id, epoch=seen.status.epoch)
+        await renew(ctx, seen, guards)
         return Done(what, success=False)
     counted = what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW)
     await record_failure(
@@ -259,11 +280,13 @@ async def _delete(ctx: LoopContext, seen: Look, guards: Guards) -> Done:
 
 
 async def _finalise(ctx: LoopContext, seen: Look, guards: Guards, *, tombstone: bool) -> Done:
+    await end_copies(ctx, seen.spec, guards)
     removed = await finalize_delete(
         ctx.store, seen.spec.id, tombstone=tombstone, now=ctx.now(), guards=await guards(), seen=seen.status
     )
     if removed:
         ctx.emit(EventType.WORKLOAD_DELETED, workload_id=seen.spec.id, node_id=seen.status.node_id)
+        copy_is_gone(ctx, seen.spec)
     return Done("FinalizeDelete", success=removed)
 
 

@@ -94,12 +94,21 @@ class ApplyWorkloadRequest(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_FIELD_NUMBER: _builtins.int
+    STOP_AFTER_MS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     type: Global___WorkloadType.ValueType
     revision_id: _builtins.str
     desired_state: Global___DesiredState.ValueType
     assignment_epoch: _builtins.int
     """the placement's fencing number; an older one than the node knows is refused"""
+    exclusive: _builtins.bool
+    """never two copies: the node stops it when it is not heard"""
+    stop_after_ms: _builtins.int
+    """for exclusive: it must have ended so long after the last heartbeat that was heard"""
+    generation: _builtins.int
+    """of the spec; of one assignment, an older one than the node knows is not taken"""
     @_builtins.property
     def spec(self) -> Global___WorkloadSpec: ...
     @_builtins.property
@@ -116,10 +125,13 @@ class ApplyWorkloadRequest(_message.Message):
         spec: Global___WorkloadSpec | None = ...,
         assignment_epoch: _builtins.int = ...,
         resources: Global___ResourceRequest | None = ...,
+        exclusive: _builtins.bool = ...,
+        stop_after_ms: _builtins.int = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "desired_state", b"desired_state", "id", b"id", "resources", b"resources", "revision_id", b"revision_id", "spec", b"spec", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "desired_state", b"desired_state", "exclusive", b"exclusive", "generation", b"generation", "id", b"id", "resources", b"resources", "revision_id", b"revision_id", "spec", b"spec", "stop_after_ms", b"stop_after_ms", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -160,17 +172,23 @@ class DeleteWorkloadRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _builtins.int
+    KEEP_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     assignment_epoch: _builtins.int
+    @_builtins.property
+    def keep_volumes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """volume ids whose data stays, whatever their retain_policy"""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         assignment_epoch: _builtins.int = ...,
+        keep_volumes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "id", b"id", "keep_volumes", b"keep_volumes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,7 +539,9 @@ class ContainerSpec(_message.Message):
     RESTART_POLICY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     MANAGED_VOLUMES_FIELD_NUMBER: _builtins.int
+    PRIVILEGED_FIELD_NUMBER: _builtins.int
     image: _builtins.str
+    privileged: _builtins.bool
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -553,10 +573,11 @@ class ContainerSpec(_message.Message):
         restart_policy: Global___RestartPolicy | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         managed_volumes: _abc.Iterable[Global___ManagedVolumeSpec] | None = ...,
+        privileged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources", "restart_policy", b"restart_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "command", b"command", "env", b"env", "image", b"image", "labels", b"labels", "managed_volumes", b"managed_volumes", "ports", b"ports", "resources", b"resources", "restart_policy", b"restart_policy", "volumes", b"volumes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "command", b"command", "env", b"env", "image", b"image", "labels", b"labels", "managed_volumes", b"managed_volumes", "ports", b"ports", "privileged", b"privileged", "resources", b"resources", "restart_policy", b"restart_policy", "volumes", b"volumes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -734,6 +755,7 @@ class ManagedVolumeSpec(_message.Message):
     MOUNT_PATH_FIELD_NUMBER: _builtins.int
     READ_ONLY_FIELD_NUMBER: _builtins.int
     RETAIN_POLICY_FIELD_NUMBER: _builtins.int
+    VOLUME_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     driver: _builtins.str
     size_gb: _builtins.int
@@ -742,6 +764,8 @@ class ManagedVolumeSpec(_message.Message):
     mount_path: _builtins.str
     read_only: _builtins.bool
     retain_policy: _builtins.str
+    volume_id: _builtins.str
+    """names it in the whole cluster; blank: "{driver}:{name}" """
     def __init__(
         self,
         *,
@@ -753,10 +777,11 @@ class ManagedVolumeSpec(_message.Message):
         mount_path: _builtins.str = ...,
         read_only: _builtins.bool = ...,
         retain_policy: _builtins.str = ...,
+        volume_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_mode", b"access_mode", "driver", b"driver", "fs_type", b"fs_type", "mount_path", b"mount_path", "name", b"name", "read_only", b"read_only", "retain_policy", b"retain_policy", "size_gb", b"size_gb"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["access_mode", b"access_mode", "driver", b"driver", "fs_type", b"fs_type", "mount_path", b"mount_path", "name", b"name", "read_only", b"read_only", "retain_policy", b"retain_policy", "size_gb", b"size_gb", "volume_id", b"volume_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -871,6 +896,7 @@ class DiskConfig(_message.Message):
     BOOT_FIELD_NUMBER: _builtins.int
     BACKING_FILE_FIELD_NUMBER: _builtins.int
     STORAGE_FIELD_NUMBER: _builtins.int
+    POOL_NAME_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     device: _builtins.str
     format: _builtins.str
@@ -879,6 +905,7 @@ class DiskConfig(_message.Message):
     boot: _builtins.bool
     backing_file: _builtins.str
     storage: _builtins.str
+    pool_name: _builtins.str
     def __init__(
         self,
         *,
@@ -890,10 +917,11 @@ class DiskConfig(_message.Message):
         boot: _builtins.bool = ...,
         backing_file: _builtins.str = ...,
         storage: _builtins.str = ...,
+        pool_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backing_file", b"backing_file", "boot", b"boot", "device", b"device", "format", b"format", "path", b"path", "size_gb", b"size_gb", "storage", b"storage", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backing_file", b"backing_file", "boot", b"boot", "device", b"device", "format", b"format", "path", b"path", "pool_name", b"pool_name", "size_gb", b"size_gb", "storage", b"storage", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -909,12 +937,14 @@ class NetworkConfig(_message.Message):
     HOST_DEV_NAME_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     BRIDGE_FIELD_NUMBER: _builtins.int
+    DHCP_FIELD_NUMBER: _builtins.int
     network: _builtins.str
     mac_address: _builtins.str
     ip_address: _builtins.str
     host_dev_name: _builtins.str
     model: _builtins.str
     bridge: _builtins.str
+    dhcp: _builtins.bool
     def __init__(
         self,
         *,
@@ -924,10 +954,11 @@ class NetworkConfig(_message.Message):
         host_dev_name: _builtins.str = ...,
         model: _builtins.str = ...,
         bridge: _builtins.str = ...,
+        dhcp: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bridge", b"bridge", "host_dev_name", b"host_dev_name", "ip_address", b"ip_address", "mac_address", b"mac_address", "model", b"model", "network", b"network"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bridge", b"bridge", "dhcp", b"dhcp", "host_dev_name", b"host_dev_name", "ip_address", b"ip_address", "mac_address", b"mac_address", "model", b"model", "network", b"network"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

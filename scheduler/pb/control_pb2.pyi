@@ -205,6 +205,8 @@ class RegisterNodeRequest(_message.Message):
     TIMESTAMP_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     REPORTS_EPOCHS_FIELD_NUMBER: _builtins.int
+    ENFORCES_STOP_AFTER_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     agent_version: _builtins.str
     grpc_endpoint: _builtins.str
@@ -213,6 +215,10 @@ class RegisterNodeRequest(_message.Message):
     """new at each start of the agent"""
     reports_epochs: _builtins.bool
     """reports carry revision and epoch (fields >= 100)"""
+    enforces_stop_after: _builtins.bool
+    """exclusive workloads are stopped by the node itself when it is not heard"""
+    agent_id: _builtins.str
+    """names the agent's data folder: the same copies, whatever the instance"""
     @_builtins.property
     def capabilities(self) -> Global___NodeCapabilities: ...
     @_builtins.property
@@ -231,10 +237,12 @@ class RegisterNodeRequest(_message.Message):
         timestamp: _timestamp_pb2.Timestamp | None = ...,
         instance_id: _builtins.str = ...,
         reports_epochs: _builtins.bool = ...,
+        enforces_stop_after: _builtins.bool = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "capabilities", b"capabilities", "cluster_id", b"cluster_id", "grpc_endpoint", b"grpc_endpoint", "instance_id", b"instance_id", "labels", b"labels", "node_id", b"node_id", "reports_epochs", b"reports_epochs", "timestamp", b"timestamp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_version", b"agent_version", "capabilities", b"capabilities", "cluster_id", b"cluster_id", "enforces_stop_after", b"enforces_stop_after", "grpc_endpoint", b"grpc_endpoint", "instance_id", b"instance_id", "labels", b"labels", "node_id", b"node_id", "reports_epochs", b"reports_epochs", "timestamp", b"timestamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -309,12 +317,18 @@ class RegisterNodeResponse(_message.Message):
     LEASE_EXPIRES_AT_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_FIELD_NUMBER: _builtins.int
+    STOP_AFTER_MS_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     reason: _builtins.str
     heartbeat_interval_seconds: _builtins.int
     heartbeat_interval_ms: _builtins.int
     """the exact interval; field 3 is rounded up"""
     lease_ms: _builtins.int
+    superseded: _builtins.bool
+    """another agent has this node id: the copies here are replaced or about to be"""
+    stop_after_ms: _builtins.int
+    """with superseded: how long after that the copies here must be gone"""
     @_builtins.property
     def lease_expires_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -326,10 +340,12 @@ class RegisterNodeResponse(_message.Message):
         lease_expires_at: _timestamp_pb2.Timestamp | None = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
+        superseded: _builtins.bool = ...,
+        stop_after_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_expires_at", b"lease_expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "heartbeat_interval_ms", b"heartbeat_interval_ms", "heartbeat_interval_seconds", b"heartbeat_interval_seconds", "lease_expires_at", b"lease_expires_at", "lease_ms", b"lease_ms", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "heartbeat_interval_ms", b"heartbeat_interval_ms", "heartbeat_interval_seconds", b"heartbeat_interval_seconds", "lease_expires_at", b"lease_expires_at", "lease_ms", b"lease_ms", "reason", b"reason", "stop_after_ms", b"stop_after_ms", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -425,12 +441,15 @@ class HeartbeatResponse(_message.Message):
     SEND_FULL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    UNRECORDED_FIELD_NUMBER: _builtins.int
     acknowledged: _builtins.bool
     drain_node: _builtins.bool
     send_full: _builtins.bool
     """the next heartbeat should carry the whole roster"""
     heartbeat_interval_seconds: _builtins.int
     heartbeat_interval_ms: _builtins.int
+    unrecorded: _builtins.bool
+    """this front cannot tell the others that the node was heard"""
     @_builtins.property
     def lease_expires_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -442,10 +461,11 @@ class HeartbeatResponse(_message.Message):
         send_full: _builtins.bool = ...,
         heartbeat_interval_seconds: _builtins.int = ...,
         heartbeat_interval_ms: _builtins.int = ...,
+        unrecorded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_expires_at", b"lease_expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "drain_node", b"drain_node", "heartbeat_interval_ms", b"heartbeat_interval_ms", "heartbeat_interval_seconds", b"heartbeat_interval_seconds", "lease_expires_at", b"lease_expires_at", "send_full", b"send_full"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "drain_node", b"drain_node", "heartbeat_interval_ms", b"heartbeat_interval_ms", "heartbeat_interval_seconds", b"heartbeat_interval_seconds", "lease_expires_at", b"lease_expires_at", "send_full", b"send_full", "unrecorded", b"unrecorded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -590,7 +610,10 @@ class WorkloadSpec(_message.Message):
     COMPOSE_FIELD_NUMBER: _builtins.int
     VM_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     type: _builtins.str
+    replicas: _builtins.int
+    """how many copies; 0: as many as there are, one of a new workload"""
     @_builtins.property
     def resources(self) -> Global___ResourceRequirements: ...
     @_builtins.property
@@ -610,10 +633,11 @@ class WorkloadSpec(_message.Message):
         compose: Global___ComposeSpec | None = ...,
         vm: Global___VMSpec | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["compose", b"compose", "container", b"container", "resources", b"resources", "vm", b"vm", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compose", b"compose", "container", b"container", "metadata", b"metadata", "resources", b"resources", "type", b"type", "vm", b"vm", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compose", b"compose", "container", b"container", "metadata", b"metadata", "replicas", b"replicas", "resources", b"resources", "type", b"type", "vm", b"vm", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_workload: _TypeAlias = _typing.Literal["container", "compose", "vm"]  # noqa: Y015
     _WhichOneofArgType_workload: _TypeAlias = _typing.Literal["workload", b"workload"]  # noqa: Y015
@@ -1291,6 +1315,9 @@ class NodeView(_message.Message):
     SHARD_FIELD_NUMBER: _builtins.int
     SCHEDULABLE_FIELD_NUMBER: _builtins.int
     AGENT_VERSION_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     status: _builtins.str
     status_reason: _builtins.str
@@ -1308,6 +1335,12 @@ class NodeView(_message.Message):
     shard: _builtins.int
     schedulable: _builtins.bool
     agent_version: _builtins.str
+    health: _builtins.str
+    """Ready or NotReady, whatever the operator wants of the node"""
+    drain: _builtins.str
+    """Draining, Drained; blank: not drained"""
+    cordoned: _builtins.bool
+    """takes no new work, by the word of an operator"""
     @_builtins.property
     def status_updated_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1343,10 +1376,13 @@ class NodeView(_message.Message):
         shard: _builtins.int = ...,
         schedulable: _builtins.bool = ...,
         agent_version: _builtins.str = ...,
+        health: _builtins.str = ...,
+        drain: _builtins.str = ...,
+        cordoned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_heartbeat", b"last_heartbeat", "status_updated_at", b"status_updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "allocated_cpu_cores", b"allocated_cpu_cores", "allocated_disk_gb", b"allocated_disk_gb", "allocated_memory_mb", b"allocated_memory_mb", "available_cpu_cores", b"available_cpu_cores", "available_memory_mb", b"available_memory_mb", "grpc_endpoint", b"grpc_endpoint", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "node_id", b"node_id", "schedulable", b"schedulable", "shard", b"shard", "status", b"status", "status_reason", b"status_reason", "status_updated_at", b"status_updated_at", "status_updated_by", b"status_updated_by", "supported_workload_types", b"supported_workload_types", "taints", b"taints", "total_cpu_cores", b"total_cpu_cores", "total_disk_gb", b"total_disk_gb", "total_memory_mb", b"total_memory_mb", "workload_count", b"workload_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "allocated_cpu_cores", b"allocated_cpu_cores", "allocated_disk_gb", b"allocated_disk_gb", "allocated_memory_mb", b"allocated_memory_mb", "available_cpu_cores", b"available_cpu_cores", "available_memory_mb", b"available_memory_mb", "cordoned", b"cordoned", "drain", b"drain", "grpc_endpoint", b"grpc_endpoint", "health", b"health", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "node_id", b"node_id", "schedulable", b"schedulable", "shard", b"shard", "status", b"status", "status_reason", b"status_reason", "status_updated_at", b"status_updated_at", "status_updated_by", b"status_updated_by", "supported_workload_types", b"supported_workload_types", "taints", b"taints", "total_cpu_cores", b"total_cpu_cores", "total_disk_gb", b"total_disk_gb", "total_memory_mb", b"total_memory_mb", "workload_count", b"workload_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1457,6 +1493,10 @@ class WorkloadView(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _builtins.int
     PENDING_REASON_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    REPLICAS_RUNNING_FIELD_NUMBER: _builtins.int
+    REPLICAS_PRESENT_FIELD_NUMBER: _builtins.int
+    REPLICA_OF_FIELD_NUMBER: _builtins.int
     workload_id: _builtins.str
     type: _builtins.str
     desired_state: _builtins.str
@@ -1469,6 +1509,13 @@ class WorkloadView(_message.Message):
     generation: _builtins.int
     assignment_epoch: _builtins.int
     pending_reason: _builtins.str
+    replicas: _builtins.int
+    """wanted; 1 for a copy"""
+    replicas_running: _builtins.int
+    replicas_present: _builtins.int
+    """that have a record, also those that are being deleted"""
+    replica_of: _builtins.str
+    """the workload that this is a copy of; blank: none"""
     @_builtins.property
     def retry_next_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1499,10 +1546,14 @@ class WorkloadView(_message.Message):
         generation: _builtins.int = ...,
         assignment_epoch: _builtins.int = ...,
         pending_reason: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+        replicas_running: _builtins.int = ...,
+        replicas_present: _builtins.int = ...,
+        replica_of: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "last_updated", b"last_updated", "reason", b"reason", "retry_next_at", b"retry_next_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "replica_of", b"replica_of", "replicas", b"replicas", "replicas_present", b"replicas_present", "replicas_running", b"replicas_running", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1680,19 +1731,56 @@ class DrainNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MAX_PARALLEL_FIELD_NUMBER: _builtins.int
+    MIN_HEALTHY_SECONDS_FIELD_NUMBER: _builtins.int
+    DEADLINE_SECONDS_FIELD_NUMBER: _builtins.int
+    IGNORE_PINNED_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     reason: _builtins.str
+    max_parallel: _builtins.int
+    """What is left out of these stays as it is, or takes the default.
+    1 to 1000 workloads on their way at once
+    """
+    min_healthy_seconds: _builtins.float
+    """a new copy must have run for so long before the next one goes"""
+    deadline_seconds: _builtins.float
+    """from now; after it nothing waits for health; 0: at once, -1: none"""
+    ignore_pinned: _builtins.bool
+    """drained although workloads that must not move are left"""
+    validate_only: _builtins.bool
+    """say what would move, and change nothing"""
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        max_parallel: _builtins.int | None = ...,
+        min_healthy_seconds: _builtins.float | None = ...,
+        deadline_seconds: _builtins.float | None = ...,
+        ignore_pinned: _builtins.bool | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_seconds", b"_deadline_seconds", "_ignore_pinned", b"_ignore_pinned", "_max_parallel", b"_max_parallel", "_min_healthy_seconds", b"_min_healthy_seconds", "deadline_seconds", b"deadline_seconds", "ignore_pinned", b"ignore_pinned", "max_parallel", b"max_parallel", "min_healthy_seconds", b"min_healthy_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_seconds", b"_deadline_seconds", "_ignore_pinned", b"_ignore_pinned", "_max_parallel", b"_max_parallel", "_min_healthy_seconds", b"_min_healthy_seconds", "deadline_seconds", b"deadline_seconds", "ignore_pinned", b"ignore_pinned", "max_parallel", b"max_parallel", "min_healthy_seconds", b"min_healthy_seconds", "node_id", b"node_id", "reason", b"reason", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__deadline_seconds: _TypeAlias = _typing.Literal["deadline_seconds"]  # noqa: Y015
+    _WhichOneofArgType__deadline_seconds: _TypeAlias = _typing.Literal["_deadline_seconds", b"_deadline_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__ignore_pinned: _TypeAlias = _typing.Literal["ignore_pinned"]  # noqa: Y015
+    _WhichOneofArgType__ignore_pinned: _TypeAlias = _typing.Literal["_ignore_pinned", b"_ignore_pinned"]  # noqa: Y015
+    _WhichOneofReturnType__max_parallel: _TypeAlias = _typing.Literal["max_parallel"]  # noqa: Y015
+    _WhichOneofArgType__max_parallel: _TypeAlias = _typing.Literal["_max_parallel", b"_max_parallel"]  # noqa: Y015
+    _WhichOneofReturnType__min_healthy_seconds: _TypeAlias = _typing.Literal["min_healthy_seconds"]  # noqa: Y015
+    _WhichOneofArgType__min_healthy_seconds: _TypeAlias = _typing.Literal["_min_healthy_seconds", b"_min_healthy_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_seconds) -> _WhichOneofReturnType__deadline_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ignore_pinned) -> _WhichOneofReturnType__ignore_pinned | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_parallel) -> _WhichOneofReturnType__max_parallel | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_healthy_seconds) -> _WhichOneofReturnType__min_healthy_seconds | None: ...
 
 Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
 
@@ -1704,9 +1792,12 @@ class DrainNodeResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     RELOCATED_WORKLOADS_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
+    PINNED_WORKLOADS_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
     message: _builtins.str
     relocated_workloads: _builtins.int
+    pinned_workloads: _builtins.int
+    """that stay"""
     @_builtins.property
     def node(self) -> Global___NodeView: ...
     def __init__(
@@ -1716,10 +1807,11 @@ class DrainNodeResponse(_message.Message):
         message: _builtins.str = ...,
         relocated_workloads: _builtins.int = ...,
         node: Global___NodeView | None = ...,
+        pinned_workloads: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "message", b"message", "node", b"node", "relocated_workloads", b"relocated_workloads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "message", b"message", "node", b"node", "pinned_workloads", b"pinned_workloads", "relocated_workloads", b"relocated_workloads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2086,19 +2178,23 @@ class WatchEventsRequest(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     WORKLOAD_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    RESUME_FROM_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     workload_id: _builtins.str
     node_id: _builtins.str
+    resume_from: _builtins.str
+    """Of the last event seen before: replay begins a little before it instead of with what is kept. Take each id once."""
     def __init__(
         self,
         *,
         type: _builtins.str = ...,
         workload_id: _builtins.str = ...,
         node_id: _builtins.str = ...,
+        resume_from: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "type", b"type", "workload_id", b"workload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "resume_from", b"resume_from", "type", b"type", "workload_id", b"workload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2184,16 +2280,20 @@ class ListDisksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DISKS_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    stale: _builtins.bool
+    """answered from a cache that may be old"""
     @_builtins.property
     def disks(self) -> _containers.RepeatedCompositeFieldContainer[Global___DiskView]: ...
     def __init__(
         self,
         *,
         disks: _abc.Iterable[Global___DiskView] | None = ...,
+        stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disks", b"disks", "stale", b"stale"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

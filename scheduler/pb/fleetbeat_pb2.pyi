@@ -216,7 +216,7 @@ class ListNodesRequest(_message.Message):
     page_token: _builtins.str
     """next_page_token of the page before"""
     status: _builtins.str
-    """Ready, NotReady; blank means all"""
+    """Ready, NotReady, Draining, Drained; blank means all"""
     def __init__(
         self,
         *,
@@ -497,3 +497,505 @@ class LogChunk(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogChunk: _TypeAlias = LogChunk  # noqa: Y015
+
+@_typing.final
+class ScaleWorkloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    EXPECTED_GENERATION_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    workload_id: _builtins.str
+    replicas: _builtins.int
+    expected_generation: _builtins.int
+    """0: any; else the call is ABORTED when the workload has another"""
+    validate_only: _builtins.bool
+    """check, and store nothing"""
+    def __init__(
+        self,
+        *,
+        workload_id: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+        expected_generation: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_generation", b"expected_generation", "replicas", b"replicas", "validate_only", b"validate_only", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleWorkloadRequest: _TypeAlias = ScaleWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class ScaleWorkloadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_REPLICAS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    workload_id: _builtins.str
+    replicas: _builtins.int
+    previous_replicas: _builtins.int
+    generation: _builtins.int
+    def __init__(
+        self,
+        *,
+        workload_id: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+        previous_replicas: _builtins.int = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "previous_replicas", b"previous_replicas", "replicas", b"replicas", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleWorkloadResponse: _TypeAlias = ScaleWorkloadResponse  # noqa: Y015
+
+@_typing.final
+class CordonNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonNodeRequest: _TypeAlias = CordonNodeRequest  # noqa: Y015
+
+@_typing.final
+class CordonNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> _control_pb2.NodeView: ...
+    def __init__(
+        self,
+        *,
+        node: _control_pb2.NodeView | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CordonNodeResponse: _TypeAlias = CordonNodeResponse  # noqa: Y015
+
+@_typing.final
+class UncordonNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonNodeRequest: _TypeAlias = UncordonNodeRequest  # noqa: Y015
+
+@_typing.final
+class UncordonNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> _control_pb2.NodeView: ...
+    def __init__(
+        self,
+        *,
+        node: _control_pb2.NodeView | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UncordonNodeResponse: _TypeAlias = UncordonNodeResponse  # noqa: Y015
+
+@_typing.final
+class GetDrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDrainRequest: _TypeAlias = GetDrainRequest  # noqa: Y015
+
+@_typing.final
+class GetDrainResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    MAX_PARALLEL_FIELD_NUMBER: _builtins.int
+    MIN_HEALTHY_SECONDS_FIELD_NUMBER: _builtins.int
+    IGNORE_PINNED_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    FINISHED_AT_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    state: _builtins.str
+    """Draining, Drained; blank: the node is not being drained"""
+    reason: _builtins.str
+    total: _builtins.int
+    """workloads on the node when the drain began"""
+    left: _builtins.int
+    """still on the node: waiting, pinned, or being deleted"""
+    moving: _builtins.int
+    """on their way: the new copy does not run yet, or the old one is not gone yet"""
+    moved: _builtins.int
+    """gone from the node since the drain began"""
+    max_parallel: _builtins.int
+    min_healthy_seconds: _builtins.float
+    ignore_pinned: _builtins.bool
+    stale: _builtins.bool
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def finished_at(self) -> _timestamp_pb2.Timestamp:
+        """unset: not yet"""
+
+    @_builtins.property
+    def deadline(self) -> _timestamp_pb2.Timestamp:
+        """unset: none"""
+
+    @_builtins.property
+    def workloads(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeavingWorkload]:
+        """at most 500: those on their way first, then those that stay"""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        total: _builtins.int = ...,
+        left: _builtins.int = ...,
+        moving: _builtins.int = ...,
+        moved: _builtins.int = ...,
+        max_parallel: _builtins.int = ...,
+        min_healthy_seconds: _builtins.float = ...,
+        ignore_pinned: _builtins.bool = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        finished_at: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _timestamp_pb2.Timestamp | None = ...,
+        workloads: _abc.Iterable[Global___LeavingWorkload] | None = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "finished_at", b"finished_at", "started_at", b"started_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "finished_at", b"finished_at", "ignore_pinned", b"ignore_pinned", "left", b"left", "max_parallel", b"max_parallel", "min_healthy_seconds", b"min_healthy_seconds", "moved", b"moved", "moving", b"moving", "node_id", b"node_id", "reason", b"reason", "stale", b"stale", "started_at", b"started_at", "state", b"state", "total", b"total", "workloads", b"workloads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDrainResponse: _TypeAlias = GetDrainResponse  # noqa: Y015
+
+@_typing.final
+class LeavingWorkload(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    workload_id: _builtins.str
+    state: _builtins.str
+    """moving, waiting, blocked, pinned, deleting"""
+    reason: _builtins.str
+    node_id: _builtins.str
+    """where it goes; blank: not known yet"""
+    def __init__(
+        self,
+        *,
+        workload_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "state", b"state", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeavingWorkload: _TypeAlias = LeavingWorkload  # noqa: Y015
+
+@_typing.final
+class RemoveNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    force: _builtins.bool
+    """also while it is Ready or holds work: it is certain that nothing runs there any more"""
+    validate_only: _builtins.bool
+    """check, and change nothing"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
+class RemoveNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    workloads: _builtins.int
+    """were assigned to it, and are placed anew"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        workloads: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "workloads", b"workloads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class FenceNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    reason: _builtins.str
+    """who made sure, and how; at most 256 characters"""
+    force: _builtins.bool
+    """also while the node is Ready: it is NotReady from then on, until it is heard again"""
+    validate_only: _builtins.bool
+    """check, and change nothing"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        force: _builtins.bool = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id", "reason", b"reason", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceNodeRequest: _TypeAlias = FenceNodeRequest  # noqa: Y015
+
+@_typing.final
+class FenceNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    FENCED_AT_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    EXCLUSIVE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    status: _builtins.str
+    workloads: _builtins.int
+    """are assigned to the node"""
+    exclusive: _builtins.int
+    """of these may now be replaced, whatever its silence proves"""
+    @_builtins.property
+    def fenced_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        status: _builtins.str = ...,
+        fenced_at: _timestamp_pb2.Timestamp | None = ...,
+        workloads: _builtins.int = ...,
+        exclusive: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fenced_at", b"fenced_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusive", b"exclusive", "fenced_at", b"fenced_at", "node_id", b"node_id", "status", b"status", "workloads", b"workloads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FenceNodeResponse: _TypeAlias = FenceNodeResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseBrakeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    HOLD_AGAIN_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    seconds: _builtins.float
+    """0: 600; at most 86400"""
+    reason: _builtins.str
+    hold_again: _builtins.bool
+    """take a release back"""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        reason: _builtins.str = ...,
+        hold_again: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hold_again", b"hold_again", "reason", b"reason", "seconds", b"seconds", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseBrakeRequest: _TypeAlias = ReleaseBrakeRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseBrakeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRAKE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def brake(self) -> Global___Brake: ...
+    def __init__(
+        self,
+        *,
+        brake: Global___Brake | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["brake", b"brake"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brake", b"brake"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseBrakeResponse: _TypeAlias = ReleaseBrakeResponse  # noqa: Y015
+
+@_typing.final
+class ListBrakesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrakesRequest: _TypeAlias = ListBrakesRequest  # noqa: Y015
+
+@_typing.final
+class ListBrakesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRAKES_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    stale: _builtins.bool
+    @_builtins.property
+    def brakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Brake]:
+        """of all shards that hold something or are released"""
+
+    def __init__(
+        self,
+        *,
+        brakes: _abc.Iterable[Global___Brake] | None = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brakes", b"brakes", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBrakesResponse: _TypeAlias = ListBrakesResponse  # noqa: Y015
+
+@_typing.final
+class Brake(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RELEASED_UNTIL_FIELD_NUMBER: _builtins.int
+    RELEASE_REASON_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    nodes: _builtins.int
+    """held: nothing moves away from them"""
+    reason: _builtins.str
+    """why; blank: nothing is held"""
+    release_reason: _builtins.str
+    @_builtins.property
+    def released_until(self) -> _timestamp_pb2.Timestamp:
+        """unset: not released"""
+
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        nodes: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        released_until: _timestamp_pb2.Timestamp | None = ...,
+        release_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["released_until", b"released_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "reason", b"reason", "release_reason", b"release_reason", "released_until", b"released_until", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Brake: _TypeAlias = Brake  # noqa: Y015

@@ -60,6 +60,46 @@ class FleetStub:
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReadWorkloadLogsRequest.SerializeToString,
                 response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.ScaleWorkload = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/ScaleWorkload',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadResponse.FromString,
+                _registered_method=True)
+        self.CordonNode = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/CordonNode',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeResponse.FromString,
+                _registered_method=True)
+        self.UncordonNode = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/UncordonNode',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeResponse.FromString,
+                _registered_method=True)
+        self.GetDrain = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/GetDrain',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/RemoveNode',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
+        self.FenceNode = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/FenceNode',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeResponse.FromString,
+                _registered_method=True)
+        self.ReleaseBrake = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/ReleaseBrake',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeResponse.FromString,
+                _registered_method=True)
+        self.ListBrakes = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/ListBrakes',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -101,6 +141,62 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScaleWorkload(self, request, context):
+        """How many copies of a workload there are to be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonNode(self, request, context):
+        """Keep new work away from a node; what is there stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UncordonNode(self, request, context):
+        """Let a node take new work again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDrain(self, request, context):
+        """How far the drain of a node has come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forget a node that will not come back; its workloads are placed anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FenceNode(self, request, context):
+        """An operator vouches that a node is off: its exclusive work may be replaced at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseBrake(self, request, context):
+        """Let the work of lost nodes of a shard move, although many fell silent together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBrakes(self, request, context):
+        """Which shards hold the work of their lost nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +224,46 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.ReadWorkloadLogs,
                     request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReadWorkloadLogsRequest.FromString,
                     response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.LogChunk.SerializeToString,
+            ),
+            'ScaleWorkload': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScaleWorkload,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadResponse.SerializeToString,
+            ),
+            'CordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonNode,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeResponse.SerializeToString,
+            ),
+            'UncordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UncordonNode,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeResponse.SerializeToString,
+            ),
+            'GetDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDrain,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'FenceNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceNode,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeResponse.SerializeToString,
+            ),
+            'ReleaseBrake': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseBrake,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeResponse.SerializeToString,
+            ),
+            'ListBrakes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBrakes,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +402,222 @@ class Fleet:
             '/fleetbeat.v1.Fleet/ReadWorkloadLogs',
             scheduler_dot_pb_dot_fleetbeat__pb2.ReadWorkloadLogsRequest.SerializeToString,
             scheduler_dot_pb_dot_fleetbeat__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScaleWorkload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/ScaleWorkload',
+            scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.ScaleWorkloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/CordonNode',
+            scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.CordonNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UncordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/UncordonNode',
+            scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.UncordonNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/GetDrain',
+            scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.GetDrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/RemoveNode',
+            scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/FenceNode',
+            scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.FenceNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseBrake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/ReleaseBrake',
+            scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.ReleaseBrakeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBrakes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/ListBrakes',
+            scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,22 @@ class FleetStub:
     """Why a workload is where it is, or why it is nowhere."""
     ReadWorkloadLogs: _grpc.UnaryStreamMultiCallable[_fleetbeat_pb2.ReadWorkloadLogsRequest, _fleetbeat_pb2.LogChunk]
     """The last output of a workload, read from its node."""
+    ScaleWorkload: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ScaleWorkloadRequest, _fleetbeat_pb2.ScaleWorkloadResponse]
+    """How many copies of a workload there are to be."""
+    CordonNode: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.CordonNodeRequest, _fleetbeat_pb2.CordonNodeResponse]
+    """Keep new work away from a node; what is there stays."""
+    UncordonNode: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.UncordonNodeRequest, _fleetbeat_pb2.UncordonNodeResponse]
+    """Let a node take new work again."""
+    GetDrain: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.GetDrainRequest, _fleetbeat_pb2.GetDrainResponse]
+    """How far the drain of a node has come."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.RemoveNodeRequest, _fleetbeat_pb2.RemoveNodeResponse]
+    """Forget a node that will not come back; its workloads are placed anew."""
+    FenceNode: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.FenceNodeRequest, _fleetbeat_pb2.FenceNodeResponse]
+    """An operator vouches that a node is off: its exclusive work may be replaced at once."""
+    ReleaseBrake: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ReleaseBrakeRequest, _fleetbeat_pb2.ReleaseBrakeResponse]
+    """Let the work of lost nodes of a shard move, although many fell silent together."""
+    ListBrakes: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListBrakesRequest, _fleetbeat_pb2.ListBrakesResponse]
+    """Which shards hold the work of their lost nodes."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -61,6 +77,22 @@ class FleetAsyncStub(FleetStub):
     """Why a workload is where it is, or why it is nowhere."""
     ReadWorkloadLogs: _aio.UnaryStreamMultiCallable[_fleetbeat_pb2.ReadWorkloadLogsRequest, _fleetbeat_pb2.LogChunk]  # type: ignore[assignment]
     """The last output of a workload, read from its node."""
+    ScaleWorkload: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ScaleWorkloadRequest, _fleetbeat_pb2.ScaleWorkloadResponse]  # type: ignore[assignment]
+    """How many copies of a workload there are to be."""
+    CordonNode: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.CordonNodeRequest, _fleetbeat_pb2.CordonNodeResponse]  # type: ignore[assignment]
+    """Keep new work away from a node; what is there stays."""
+    UncordonNode: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.UncordonNodeRequest, _fleetbeat_pb2.UncordonNodeResponse]  # type: ignore[assignment]
+    """Let a node take new work again."""
+    GetDrain: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.GetDrainRequest, _fleetbeat_pb2.GetDrainResponse]  # type: ignore[assignment]
+    """How far the drain of a node has come."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.RemoveNodeRequest, _fleetbeat_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    """Forget a node that will not come back; its workloads are placed anew."""
+    FenceNode: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.FenceNodeRequest, _fleetbeat_pb2.FenceNodeResponse]  # type: ignore[assignment]
+    """An operator vouches that a node is off: its exclusive work may be replaced at once."""
+    ReleaseBrake: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ReleaseBrakeRequest, _fleetbeat_pb2.ReleaseBrakeResponse]  # type: ignore[assignment]
+    """Let the work of lost nodes of a shard move, although many fell silent together."""
+    ListBrakes: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListBrakesRequest, _fleetbeat_pb2.ListBrakesResponse]  # type: ignore[assignment]
+    """Which shards hold the work of their lost nodes."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     """Served by every front."""
@@ -104,6 +136,70 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_fleetbeat_pb2.LogChunk], _abc.AsyncIterator[_fleetbeat_pb2.LogChunk]]:
         """The last output of a workload, read from its node."""
+
+    @_abc_1.abstractmethod
+    def ScaleWorkload(
+        self,
+        request: _fleetbeat_pb2.ScaleWorkloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.ScaleWorkloadResponse, _abc.Awaitable[_fleetbeat_pb2.ScaleWorkloadResponse]]:
+        """How many copies of a workload there are to be."""
+
+    @_abc_1.abstractmethod
+    def CordonNode(
+        self,
+        request: _fleetbeat_pb2.CordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.CordonNodeResponse, _abc.Awaitable[_fleetbeat_pb2.CordonNodeResponse]]:
+        """Keep new work away from a node; what is there stays."""
+
+    @_abc_1.abstractmethod
+    def UncordonNode(
+        self,
+        request: _fleetbeat_pb2.UncordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.UncordonNodeResponse, _abc.Awaitable[_fleetbeat_pb2.UncordonNodeResponse]]:
+        """Let a node take new work again."""
+
+    @_abc_1.abstractmethod
+    def GetDrain(
+        self,
+        request: _fleetbeat_pb2.GetDrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.GetDrainResponse, _abc.Awaitable[_fleetbeat_pb2.GetDrainResponse]]:
+        """How far the drain of a node has come."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _fleetbeat_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.RemoveNodeResponse, _abc.Awaitable[_fleetbeat_pb2.RemoveNodeResponse]]:
+        """Forget a node that will not come back; its workloads are placed anew."""
+
+    @_abc_1.abstractmethod
+    def FenceNode(
+        self,
+        request: _fleetbeat_pb2.FenceNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.FenceNodeResponse, _abc.Awaitable[_fleetbeat_pb2.FenceNodeResponse]]:
+        """An operator vouches that a node is off: its exclusive work may be replaced at once."""
+
+    @_abc_1.abstractmethod
+    def ReleaseBrake(
+        self,
+        request: _fleetbeat_pb2.ReleaseBrakeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.ReleaseBrakeResponse, _abc.Awaitable[_fleetbeat_pb2.ReleaseBrakeResponse]]:
+        """Let the work of lost nodes of a shard move, although many fell silent together."""
+
+    @_abc_1.abstractmethod
+    def ListBrakes(
+        self,
+        request: _fleetbeat_pb2.ListBrakesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.ListBrakesResponse, _abc.Awaitable[_fleetbeat_pb2.ListBrakesResponse]]:
+        """Which shards hold the work of their lost nodes."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

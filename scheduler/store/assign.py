@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scheduler.convergence.loss import loss_over
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
 from scheduler.domain.workload import (
@@ -31,8 +32,10 @@ from scheduler.placement.capacity import Overcommit, commitment_of
 from scheduler.placement.choose import Choice
 from scheduler.placement.filters import Objection, first_objection
 from scheduler.placement.request import Request, request_of
-from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store import volumes
+from scheduler.store.keys import ASSIGNMENTS, ATTACHMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES, VOLUMES
 from scheduler.store.tombstones import put_tombstone, tombstone_id
+from scheduler.store.volumes import attachment_id
 from scheduler.store.write import Ref, Versioned, View, Write
 
 
@@ -86,15 +89,24 @@ class Assign:
     """Who was thought to hold something of the node: anybody else there outdates the choice. None: nobody does."""
     from_node: str = ""
     """The node that the workload is moved off; blank for a workload that has none."""
+    frees: bool = False
+    """No copy that the workload has left elsewhere can use its volumes any more."""
 
     def refs(self) -> list[Ref[Any]]:
         """Return all that the decision reads or writes."""
         workload, node, old = self.request.workload_id, self.choice.node_id, self.from_node
         refs: list[Ref[Any]] = [Ref(table, workload) for table in (SPECS, STATUSES, ASSIGNMENTS)]
+        refs += [Ref(VOLUMES, volume) for volume in self.request.volumes]
+        refs += [Ref(ATTACHMENTS, attachment_id(node, workload, volume)) for volume in self.request.volumes]
         refs += [Ref(NODES, node), Ref(LEDGERS, node), Ref(TOMBSTONES, tombstone_id(node, workload))]
         if old:
             refs += [Ref(NODES, old), Ref(LEDGERS, old), Ref(TOMBSTONES, tombstone_id(old, workload))]
         return refs
+
+    @property
+    def frees_volumes(self) -> bool:
+        """Whether what the workload has attached on other nodes does not bind it; a lost node's copy has ended."""
+        return self.frees or bool(self.from_node)
 
     def __call__(self, view: View) -> Write[Committed | Placed | Vanished | Outdated]:
         """Decide."""
@@ -115,7 +127,7 @@ class Assign:
 
     def _outdated(self, view: View, spec: WorkloadSpec) -> Outdated | None:
         node, ledger = view.get(NODES, self.choice.node_id), view.get(LEDGERS, self.choice.node_id)
-        if request_of(spec) != self.request:
+        if volumes.located_in(view, request_of(spec), spec, frees=self.frees_volumes) != self.request:
             return Outdated(spec, node, ledger)
         if objection := self._objection(node, ledger):
             return Outdated(spec, node, ledger, objection)
@@ -133,11 +145,13 @@ class Assign:
         status = view.get(STATUSES, workload).record or WorkloadStatus(id=workload)
         epoch = next_epoch(view, workload)
         before = view.get(LEDGERS, node_id)
-        after = (before.record or Ledger(node_id=node_id)).with_commitment(workload, commitment_of(self.request, epoch))
+        # An older copy there is taken over, and so is what it still takes up.
+        ledger = (before.record or Ledger(node_id=node_id)).without(workload)
+        after = ledger.with_commitment(workload, commitment_of(self.request, epoch))
         placed = Placed(node_id, epoch, self.choice.score, self.choice.reason)
         write: Write[Committed | Placed | Vanished | Outdated] = Write(Committed(placed, before, after))
         write.put(LEDGERS, node_id, after)
-        write.put(STATUSES, workload, self._status(status, epoch))
+        write.put(STATUSES, workload, self._status(status, epoch).replace(attached=self._attach(view, write, status)))
         write.put(ASSIGNMENTS, workload, self._assignment(epoch))
         # An older copy that the node still owes the stop of is taken over by applying the new one there.
         write.delete(TOMBSTONES, tombstone_id(node_id, workload))
@@ -146,12 +160,13 @@ class Assign:
         return write
 
     def _status(self, status: WorkloadStatus, epoch: int) -> WorkloadStatus:
-        scheduled = status.replace(
+        scheduled = loss_over(status).replace(
             status=Phase.SCHEDULED,
             node_id=self.choice.node_id,
             assigned_node=self.choice.node_id,
             epoch=epoch,
             observed_revision="",
+            told_stop_after_ms=None,
             status_info=StatusInfo(actual_state=Actual.PENDING, last_updated=self.at),
             pending_reason="",
         )
@@ -160,6 +175,13 @@ class Assign:
         return scheduled.replace(
             previous_node=status.node_id, retry=Retry(max_attempts=status.retry.max_attempts), reapply=Reapply()
         )
+
+    def _attach(self, view: View, write: Write[Any], status: WorkloadStatus) -> tuple[str, ...]:
+        spec = view.get(SPECS, status.id).record
+        assert spec is not None, self.request  # noqa: S101 - settled otherwise
+        node_id, frees = self.choice.node_id, self.frees_volumes
+        leaves = frees and bool(status.node_id)
+        return volumes.attach(write, view, spec, status, node_id, now=self.at, frees=frees, leaves=leaves)
 
     def _assignment(self, epoch: int) -> Assignment:
         return Assignment(
@@ -177,7 +199,9 @@ class Assign:
         ledger = view.get(LEDGERS, old).record
         if ledger and workload in ledger.commitments:
             write.put(LEDGERS, old, ledger.without(workload))
-        owed = Tombstone(node_id=old, workload_id=workload, epoch=status.epoch, created_at=self.at)
+        node = view.get(NODES, old).record
+        lost = node is not None and not node.is_ready
+        owed = Tombstone(node_id=old, workload_id=workload, epoch=status.epoch, created_at=self.at, lost=lost)
         put_tombstone(write, view, owed)
 
 
@@ -197,8 +221,9 @@ def next_epoch(view: View, workload_id: str) -> int:
     """Return the fencing number of a new assignment: above every earlier one of this workload id.
 
     Each epoch is at most the store revision that its transaction got, and a status record created
-    after a delete has a revision above that; so epochs grow also over delete and re-create.
+    after a delete has a revision above that; so epochs grow also over delete and re-create. In
+    an etcd whose revisions began anew the base of the cluster makes up for it.
     """
     spec, status = view.get(SPECS, workload_id), view.get(STATUSES, workload_id)
     last = status.record.epoch if status.record else 0
-    return max(last + 1, status.mod_revision or spec.mod_revision)
+    return max(last + 1, view.epoch_base + (status.mod_revision or spec.mod_revision))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-from scheduler.domain.errors import WrongCluster
-from scheduler.domain.shard import ClusterRecord, ShardMap
-from scheduler.store.keys import CLUSTER, CLUSTER_ID, SHARD_MAP, SHARD_MAP_ID
+from dataclasses import dataclass
+from datetime import datetime
+
+from scheduler.domain.errors import StoreUnavailable, WrongCluster
+from scheduler.domain.shard import ClusterRecord, RestoreRecord, ShardMap
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, RESTORE, RESTORE_ID, SHARD_MAP, SHARD_MAP_ID
 from scheduler.store.store import Store
 from scheduler.store.write import Ref, View, Write
 
@@ -24,6 +27,8 @@ async def join_cluster(store: Store, expected_id: str = "") -> ClusterRecord:
 
     def decide(view: View) -> Write[ClusterRecord]:
         stored = view.get(CLUSTER, CLUSTER_ID).record
+        if restoring := view.get(RESTORE, RESTORE_ID).record:
+            raise StoreUnavailable(restoring_text(restoring))
         if stored is not None:
             return Write(stored)
         if expected_id:
@@ -32,7 +37,7 @@ async def join_cluster(store: Store, expected_id: str = "") -> ClusterRecord:
         write.put(CLUSTER, CLUSTER_ID, new)
         return write
 
-    cluster = await store.transact([Ref(CLUSTER, CLUSTER_ID)], decide)
+    cluster = await store.transact([Ref(CLUSTER, CLUSTER_ID), Ref(RESTORE, RESTORE_ID)], decide)
     if expected_id and cluster.cluster_id != expected_id:
         raise WrongCluster(
             f"etcd holds cluster {cluster.cluster_id}, expected {expected_id}; check ETCD_ENDPOINTS and the prefix"
@@ -41,7 +46,67 @@ async def join_cluster(store: Store, expected_id: str = "") -> ClusterRecord:
         raise WrongCluster(
             f"etcd has layout version {cluster.layout_version}, this version of fleetbeat reads {LAYOUT_VERSION}"
         )
+    store.epoch_base = cluster.epoch_base
     return cluster
+
+
+def restoring_text(restoring: RestoreRecord) -> str:
+    """Say that a restore is under way."""
+    begun = restoring.started_at.isoformat(timespec="seconds")
+    return (
+        f"a restore of cluster {restoring.cluster_id}, begun at {begun}, is not complete; "
+        "run `fleetbeat restore` with the same file to go on"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose etcd this is at one moment."""
+
+    cluster: ClusterRecord | None
+    cluster_revision: int
+    restoring: RestoreRecord | None
+
+
+async def read_identity(store: Store) -> Identity:
+    """Ask etcd, linearizably, whose it is. Raises StoreUnavailable, CorruptRecord."""
+    view = await store.read([Ref(CLUSTER, CLUSTER_ID), Ref(RESTORE, RESTORE_ID)])
+    cluster = view.get(CLUSTER, CLUSTER_ID)
+    return Identity(cluster.record, cluster.mod_revision, view.get(RESTORE, RESTORE_ID).record)
+
+
+async def accept_store(
+    store: Store, cluster_id: str, *, epoch_base: int, shard_count: int, hash_name: str, now: datetime
+) -> ClusterRecord:
+    """Take an emptied etcd for this cluster as it is, on the word of an operator.
+
+    epoch_base: above every epoch that the agents may know. Raises WrongCluster when etcd holds
+    another cluster, StoreUnavailable, also while a restore is under way.
+    """
+
+    def decide(view: View) -> Write[ClusterRecord]:
+        stored, shards = view.get(CLUSTER, CLUSTER_ID).record, view.get(SHARD_MAP, SHARD_MAP_ID).record
+        if restoring := view.get(RESTORE, RESTORE_ID).record:
+            raise StoreUnavailable(restoring_text(restoring))
+        if stored is not None and stored.cluster_id != cluster_id:
+            raise WrongCluster(f"etcd holds cluster {stored.cluster_id}, not {cluster_id}; check ETCD_ENDPOINTS")
+        known = stored or ClusterRecord(cluster_id=cluster_id, layout_version=LAYOUT_VERSION)
+        accepted = known.replace(accepted_at=now, epoch_base=max(known.epoch_base, epoch_base))
+        write = Write(accepted)
+        write.put(CLUSTER, CLUSTER_ID, accepted)
+        if shards is None:
+            write.put(SHARD_MAP, SHARD_MAP_ID, ShardMap(generation=_later(now), count=shard_count, hash=hash_name))
+        return write
+
+    refs = [Ref(CLUSTER, CLUSTER_ID), Ref(RESTORE, RESTORE_ID), Ref(SHARD_MAP, SHARD_MAP_ID)]
+    accepted: ClusterRecord = await store.transact(refs, decide)
+    store.epoch_base = accepted.epoch_base
+    return accepted
+
+
+def _later(now: datetime) -> int:
+    """Return a generation above that of any shard map before: nobody reshards every second."""
+    return int(now.timestamp())
 
 
 async def ensure_shard_map(store: Store, count: int, hash_name: str) -> ShardMap:

@@ -5,12 +5,14 @@ It is our own because no package survives what tests/integration/store puts it t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from scheduler.domain.errors import StoreUnavailable
 from scheduler.pb import etcdmin_pb2 as pb
 from scheduler.store.endpoints import (
     CONNECT_SECONDS,
@@ -79,6 +81,8 @@ class Etcd:
         """
         self._endpoints = Endpoints(endpoints, tls, user, password)
         self._timeout = timeout_seconds
+        self.on_call: Callable[[str, str, float], None] = lambda _rpc, _code, _seconds: None
+        """Told of each unary call: its RPC, OK or the reason of its failure, how long it took with all its tries."""
         self._root = prefix.encode()
 
     # Reads
@@ -214,7 +218,16 @@ class Etcd:
         async def invoke(endpoint: Endpoint, seconds: float, metadata: Metadata) -> Any:
             return await endpoint.unary(method)(request, timeout=seconds, metadata=metadata)
 
-        return await self._endpoints.call(invoke, timeout_seconds=self._timeout, repeatable=repeatable)
+        started, code = time.monotonic(), "CANCELLED"
+        try:
+            answer = await self._endpoints.call(invoke, timeout_seconds=self._timeout, repeatable=repeatable)
+            code = "OK"
+        except StoreUnavailable as error:
+            code = error.reason
+            raise
+        finally:
+            self.on_call(method.path.rpartition("/")[2], code, time.monotonic() - started)
+        return answer
 
     def _key(self, key: str) -> bytes:
         return self._root + key.encode(errors="surrogateescape")

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from scheduler.domain.brake import BrakeRelease
+from scheduler.domain.event import Event
+from scheduler.domain.heard import HeardPage
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
 from scheduler.domain.record import Record
-from scheduler.domain.shard import ClusterRecord, FenceRecord, ShardMap, SlotRecord
+from scheduler.domain.shard import ClusterRecord, FenceRecord, RestoreRecord, ShardMap, SlotRecord
+from scheduler.domain.suggestion import Decision
+from scheduler.domain.volume import ManagedVolumeRecord, VolumeAttachmentRecord
 from scheduler.domain.workload import Assignment, Tombstone, WorkloadSpec, WorkloadStatus
 
 T = TypeVar("T", bound=Record)
@@ -55,12 +60,26 @@ STATUSES = Table("/workloads-status/", WorkloadStatus)
 ASSIGNMENTS = Table("/assignments/", Assignment)
 TOMBSTONES = Table("/tombstones/", Tombstone, levels=2)
 """Ids are "{node}/{workload}"."""
+VOLUMES = Table("/volumes/", ManagedVolumeRecord)
+"""Ids are "{driver}:{name}", of standalone disks "disk-{uuid}"."""
+ATTACHMENTS = Table("/attachments/", VolumeAttachmentRecord, levels=3)
+"""Ids are "{node}/{workload}/{volume}"."""
 FENCES = Table("/shards/", FenceRecord, levels=2)
 """Ids are "{shard}/{loop}". The key /shards/map lies under the same prefix and is not one of them."""
+BRAKES = Table("/brakes/", BrakeRelease)
+"""Ids are shard numbers: brakes that an operator has released for a while."""
+SUGGESTIONS = Table("/suggestions/", Decision)
+"""Decisions on suggestions of automation, each under a lease; no cache mirrors them."""
 SHARD_MAP_ID = "map"
 SHARD_MAP = Table("/shards/", ShardMap, only=SHARD_MAP_ID)
 CLUSTER_ID = "cluster"
 CLUSTER = Table("/", ClusterRecord, only=CLUSTER_ID)
+RESTORE_ID = "restore"
+RESTORE = Table("/", RestoreRecord, only=RESTORE_ID)
+PULSES = Table("/pulses/", HeardPage, levels=2)
+"""Ids are "{front}/{page}"; bound to a lease, written only while Redis is away."""
 SLOTS = Table("/persys/scheduler/slots/", SlotRecord)
 LEADER_PREFIX = "/persys/scheduler/leader/"
 """Election keys of the beat: {prefix}{lease id in hex} = instance id; the least create revision leads."""
+EVENTS = Table("/events/", Event, levels=2)
+"""Events of times without Redis, under leases; ids are "{day}/{id}". The reference's /events/{uuid} are left alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from scheduler.domain.node import Health, Node
@@ -18,8 +18,8 @@ async def register(store: Store, node: Node, *, now: datetime, shard_key: str = 
     """Store what an agent says about its node, merged with what is known.
 
     Taken from the agent: identity, endpoint, capacity, labels (the agent's win on the same
-    key). Kept: taints, schedulable, drain, labels the agent does not send. An agent that
-    registers is alive, so the node is Ready. Registering the same again writes nothing.
+    key; those that it gives no more go). Kept: taints, schedulable, drain, labels that operators
+    set. An agent that registers is alive, so the node is Ready. Registering the same again writes nothing.
     """
     offered = _with_defaults(node, shard_key)
 
@@ -80,12 +80,26 @@ def storage_drivers(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(["local", *filter(None, lowered)]))
 
 
+def labels_of(known: Mapping[str, str], agent: Mapping[str, str], operator: Mapping[str, str]) -> dict[str, str]:
+    """Return what a node is labelled with: what its record holds, the operator's labels, and the agent's on top.
+
+    known: may hold labels of neither, from a record that does not tell whose they are; they stay.
+    """
+    return {**known, **operator, **agent}
+
+
+def _without_agents(known: Node) -> dict[str, str]:
+    """Return the labels of a record that its agent did not give: what an agent gives no more goes."""
+    return {k: v for k, v in known.labels.items() if k not in known.agent_labels}
+
+
 def _with_defaults(node: Node, shard_key: str) -> Node:
     return node.replace(
         hostname=node.hostname or node.node_id,
         supported_workload_types=workload_types(node.supported_workload_types),
         supported_storage_drivers=storage_drivers(node.supported_storage_drivers),
         labels={**node.labels, SHARD_LABEL: shard_key},
+        agent_labels={key: value for key, value in node.labels.items() if key != SHARD_LABEL},
     )
 
 
@@ -94,7 +108,7 @@ def _merged(known: Node | None, offered: Node, now: datetime) -> Node:
         return _healthy(offered.replace(registered_at=now), Health.READY, "registered", "register", now)
     merged = known.replace(
         **{name: getattr(offered, name) for name in _FROM_AGENT},
-        labels={**known.labels, **offered.labels},
+        labels=labels_of(_without_agents(known), offered.labels, known.operator_labels),
         registered_at=known.registered_at or now,
     )
     return merged if known.is_ready else _healthy(merged, Health.READY, "registered", "register", now)
@@ -109,6 +123,9 @@ _FROM_AGENT = (
     "cluster_id",
     "instance_id",
     "reports_epochs",
+    "enforces_stop_after",
+    "agent_id",
+    "agent_labels",
     "total_cpu",
     "total_memory",
     "total_disk",
@@ -118,4 +135,6 @@ _FROM_AGENT = (
 
 
 def _healthy(node: Node, status: str, reason: str, by: str, now: datetime) -> Node:
-    return node.replace(status=status, status_reason=reason, status_updated_by=by, status_updated_at=now)
+    """Return the node with this health; one that is heard again is not fenced any more."""
+    fence: dict[str, object] = {"fenced_at": None, "fenced_by": ""} if status == Health.READY else {}
+    return node.replace(status=status, status_reason=reason, status_updated_by=by, status_updated_at=now, **fence)

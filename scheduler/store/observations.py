@@ -20,10 +20,12 @@ from typing import Any
 
 from scheduler.convergence.actions import needs_attention
 from scheduler.convergence.backoff import after_failure, after_run, after_start, after_stop, after_touch
+from scheduler.convergence.loss import loss_over
 from scheduler.convergence.phase import phase_of
 from scheduler.domain.record import utc
 from scheduler.domain.report import Report
 from scheduler.domain.workload import Actual, Desired, Reapply, Reason, Retry, Tombstone, WorkloadSpec, WorkloadStatus
+from scheduler.store import volumes
 from scheduler.store.keys import SPECS, STATUSES, TOMBSTONES
 from scheduler.store.store import Store
 from scheduler.store.tombstones import put_tombstone, tombstone_id
@@ -187,7 +189,9 @@ def _report(view: View, node_id: str, report: Report, now: datetime, seen_revisi
     else:
         after = _with_news(spec, status.record, report, now)
     stored = _store(spec, status.record, after)
-    return Write(_Taken(stored.result, fits=True), stored.puts)
+    if stored.puts:
+        volumes.report(stored, view, spec, after, now)
+    return Write(_Taken(stored.result, fits=True), stored.puts, stored.deletes)
 
 
 def _is_outdated(status: Versioned[WorkloadStatus], seen_revision: int | None) -> bool:
@@ -219,7 +223,7 @@ def _with_news(spec: WorkloadSpec, status: WorkloadStatus, report: Report, now: 
     if not moved and not _tells_more(status, report, facts):
         return status
     after = _observed(status, report, revision, now, moved=moved)
-    after = after.replace(metadata={**{k: v for k, v in status.metadata.items() if k not in FACTS}, **facts})
+    after = after.replace(metadata={**{k: v for k, v in after.metadata.items() if k not in FACTS}, **facts})
     return after.replace(status=phase_of(spec, after))
 
 
@@ -246,7 +250,8 @@ def _observed(status: WorkloadStatus, report: Report, revision: str, now: dateti
         reapply = after_run(reapply, status.status_info.last_updated, now)
     if report.state == Actual.RUNNING:
         retry = Retry(max_attempts=retry.max_attempts)
-    return status.replace(status_info=info, observed_revision=revision, reapply=reapply, retry=retry)
+    after = status.replace(status_info=info, observed_revision=revision, reapply=reapply, retry=retry)
+    return loss_over(after)
 
 
 def _reason(report: Report, now: datetime) -> Reason | None:
@@ -274,10 +279,12 @@ async def record_applied(
     now: datetime,
     reapply_base_seconds: float,
     guards: Sequence[Guard] = (),
+    told_stop_after_ms: int | None = None,
 ) -> Recorded:
     """Record that a node took an order.
 
     ordered: the spec that was sent; seen: the status that the order rested on; report: the agent's answer.
+    told_stop_after_ms: what went with the order; 0: that the workload is not exclusive. None: not known.
     """
     workload_id = seen.id
 
@@ -293,8 +300,11 @@ async def record_applied(
         if status.reapply == seen.reapply:
             after = after.replace(reapply=_count(ordered, seen, now, reapply_base_seconds))
         after = after.replace(observed_generation=max(status.observed_generation, ordered.generation))
+        after = after.replace(told_stop_after_ms=_longest(status.told_stop_after_ms, told_stop_after_ms))
+        after = after.replace(status=phase_of(spec, after))
         write = Write(Recorded.DONE)
-        write.put(STATUSES, workload_id, after.replace(status=phase_of(spec, after)))
+        write.put(STATUSES, workload_id, after)
+        volumes.report(write, view, spec, after, now)
         return write
 
     return await store.transact([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)], decide, guards=guards)
@@ -333,6 +343,13 @@ async def record_failure(
         return write
 
     return await store.transact([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)], decide, guards=guards)
+
+
+def _longest(before: int | None, told: int | None) -> int | None:
+    """Return what the node may act on: the longer one of what it was told; 0 after an order that was not exclusive."""
+    if told is None or before is None or told == 0:
+        return before if told is None else told
+    return max(before, told)
 
 
 def _copy_of(status: WorkloadStatus) -> tuple[str, str]:

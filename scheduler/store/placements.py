@@ -10,30 +10,39 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
 
+from scheduler.convergence.drain import Pace
 from scheduler.domain.errors import Conflict, NotFound
-from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
+from scheduler.domain.policy import is_exclusive
+from scheduler.domain.volume import volume_ids
+from scheduler.domain.workload import Assignment, WorkloadSpec, WorkloadStatus
 from scheduler.placement.capacity import Overcommit, commitment_of
 from scheduler.placement.choose import Choice, choose
 from scheduler.placement.explain import Explanation, without_figures
 from scheduler.placement.fleet import Measured
-from scheduler.placement.request import request_of
+from scheduler.placement.request import Request, request_of
 from scheduler.store.assign import Assign, Committed, Outdated, Placed, Vanished, settled_already
 from scheduler.store.cache import Cache
-from scheduler.store.keys import ASSIGNMENTS, SPECS, STATUSES
+from scheduler.store.handover import HandOver
+from scheduler.store.keys import ASSIGNMENTS, NODES, SPECS, STATUSES, VOLUMES
 from scheduler.store.live_fleet import LiveFleet
 from scheduler.store.store import Store
+from scheduler.store.volumes import Known, known_in, located, volume_refs
 from scheduler.store.write import Guard, Ref, View, Write
 
 log = structlog.get_logger(__name__)
 
 Outcome = Placed | Explanation | Vanished
+OnOutcome = Callable[[Outcome | None, float], None]
 
 _TRIES = 16
 _CHOOSY_TRIES = 8
@@ -41,6 +50,7 @@ _CHOOSY_TRIES = 8
 _REFUSALS = 2
 """A node whose row said yes and whose record said no this often is left out of this placement and reported."""
 _READY_SECONDS = 5.0
+_NOWHERE = Choice("", 0.0, "")
 _BACKOFF_SECONDS = 0.02
 
 
@@ -52,23 +62,36 @@ class Placer:
     """Places and moves workloads. One for each event loop; any number of them may work at once."""
 
     def __init__(
-        self, store: Store, cache: Cache, overcommit: Overcommit, *, now: Callable[[], datetime] = _now
+        self,
+        store: Store,
+        cache: Cache,
+        overcommit: Overcommit,
+        *,
+        now: Callable[[], datetime] = _now,
+        on_outcome: OnOutcome = lambda _outcome, _seconds: None,
     ) -> None:
-        """Take a cache that mirrors NODES, LEDGERS, SPECS, STATUSES and ASSIGNMENTS, and how much may be committed."""
+        """Take a cache that mirrors NODES, LEDGERS, SPECS, STATUSES and ASSIGNMENTS, and how much may be committed.
+
+        on_outcome: told of each attempt to place or move a workload, and how long it took; None: it failed.
+        """
         self._store = store
         self._cache = cache
         self._overcommit = overcommit
         self._now = now
+        self._on_outcome = on_outcome
         self._live = LiveFleet(cache, overcommit)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def place(self, workload_id: str, *, guards: Sequence[Guard] = ()) -> Outcome:
+    async def place(
+        self, workload_id: str, *, guards: Sequence[Guard] = (), frees_volumes: bool = False
+    ) -> Outcome:
         """Give a workload without a node the best one, or note in its status why there is none.
 
-        A workload that has a node keeps it. Raises Fenced, StoreUnavailable, and Conflict when the
-        nodes kept changing under every try; nothing is written then.
+        frees_volumes: no copy of it that was left anywhere can use its volumes any more, so what it has
+        attached there does not bind it. A workload that has a node keeps it. Raises Fenced, StoreUnavailable,
+        and Conflict when the nodes kept changing under every try; nothing is written then.
         """
-        return await self._assign(workload_id, "", guards)
+        return await self._assign(workload_id, "", guards, partial(Assign, frees=frees_volumes))
 
     async def move(self, workload_id: str, *, from_node: str, guards: Sequence[Guard] = ()) -> Outcome:
         """Move a workload off a node that is lost or draining; when there is no other, it stays where it is.
@@ -77,6 +100,23 @@ class Placer:
         written unless it moves. Raises as `place` does.
         """
         return await self._assign(workload_id, from_node, guards)
+
+    async def hand_over(
+        self, workload_id: str, *, from_node: str, pace: Pace, guards: Sequence[Guard] = ()
+    ) -> Outcome:
+        """Move a workload off a node that it must leave, where its copy goes on running until the new one does.
+
+        It stays, and nothing is written, when no other node fits, when it need not leave any more, and
+        when as many have set out as the pace allows; `pace` is for a node that does not say its own.
+        Raises as `place` does.
+        """
+        return await self._assign(workload_id, from_node, guards, partial(HandOver, default_pace=pace))
+
+    def elsewhere(self, spec: WorkloadSpec, node_id: str) -> Choice | Explanation:
+        """Say which node other than this one would take the workload, from what is known now, or why none would."""
+        # An exclusive workload lets go of its volumes before it leaves.
+        request = self._request(spec, frees=is_exclusive(spec))
+        return choose(self._live.fleet, request, {node_id})
 
     def explain(self, workload_id: str) -> Explanation | Placed:
         """Say where a workload is and why; or, from what is known now, where it would go (epoch 0) or why nowhere.
@@ -90,47 +130,95 @@ class Placer:
             assignment = self._cache.get(ASSIGNMENTS, workload_id).record
             why = (assignment.score, assignment.reason) if assignment else (0.0, "")
             return Placed(status.node_id, status.epoch, *why)
-        choice = choose(self._live.fleet, request_of(spec))
+        choice = choose(self._live.fleet, self._request(spec))
         return choice if isinstance(choice, Explanation) else Placed(choice.node_id, 0, choice.score, choice.reason)
+
+    def assignment_of(self, workload_id: str) -> Assignment | None:
+        """Return the placement of a workload as it was made, with its score."""
+        return self._cache.get(ASSIGNMENTS, workload_id).record
+
+    def score_on(self, spec: WorkloadSpec, node_id: str) -> float | None:
+        """Return the score that a node has for a workload now; None: it does not fit there."""
+        others = self._cache.all(NODES).keys() - {node_id}
+        choice = choose(self._live.fleet, self._request(spec, frees=True), others)
+        return choice.score if isinstance(choice, Choice) else None
 
     def measure(self, measured: Mapping[str, Measured]) -> None:
         """Take the measured use of some nodes, by node id; it only bends the score. Some 10 µs a node."""
         self._live.measure(measured)
 
-    async def _assign(self, workload_id: str, from_node: str, guards: Sequence[Guard]) -> Outcome:
-        await self._cache.ready(_READY_SECONDS)
-        # Two who place one workload here would take each other's assumption for a rival.
-        async with self._turn("workload", workload_id):
-            return await self._take_tries(workload_id, from_node, guards)
+    async def _assign(
+        self, workload_id: str, from_node: str, guards: Sequence[Guard], assign: Callable[..., Assign] = Assign
+    ) -> Outcome:
+        started = time.monotonic()
+        outcome: Outcome | None = None
+        try:
+            await self._cache.ready(_READY_SECONDS)
+            # Two who place one workload here would take each other's assumption for a rival.
+            async with self._turn("workload", workload_id):
+                outcome = await self._take_tries(workload_id, from_node, guards, assign)
+        finally:
+            self._on_outcome(outcome, time.monotonic() - started)
+        return outcome
 
-    async def _take_tries(self, workload_id: str, from_node: str, guards: Sequence[Guard]) -> Outcome:
+    async def _take_tries(
+        self, workload_id: str, from_node: str, guards: Sequence[Guard], assign: Callable[..., Assign]
+    ) -> Outcome:
         spec = await self._spec(workload_id)
         if spec is None:
             return Vanished(workload_id, f'workload "{workload_id}" does not exist')
+        known = await self._volumes(spec, fresh=False)
         refusals: Counter[str] = Counter()
         for attempt in range(_TRIES):
             excluded = {node_id for node_id, count in refusals.items() if count >= _REFUSALS} | {from_node}
-            outcome = await self._try(spec, from_node, guards, excluded - {""}, choosy=attempt < _CHOOSY_TRIES)
+            assigned = partial(assign, from_node=from_node)
+            choosy = attempt < _CHOOSY_TRIES
+            outcome = await self._try(spec, known, assigned, guards, excluded - {""}, choosy=choosy)
             if not isinstance(outcome, Outdated):
                 return outcome
             spec = outcome.spec
+            known = await self._volumes(spec, fresh=True)
             self._refused(spec.id, outcome, refusals)
             await asyncio.sleep(random.uniform(0, _BACKOFF_SECONDS * attempt))  # noqa: S311 - jitter, not a secret
         raise Conflict(f'workload "{workload_id}": the nodes chosen for it kept changing, {_TRIES} times in a row')
+
+    def _request(self, spec: WorkloadSpec, *, frees: bool = False) -> Request:
+        """Return what a workload asks for, its volumes where this process knows them to be."""
+        if not spec.managed_volumes or not self._cache.mirrors(VOLUMES):
+            return request_of(spec)
+        known = {i: self._cache.get(VOLUMES, i).record for i in volume_ids(spec.managed_volumes)}
+        return located(request_of(spec), spec, known, frees=frees)
+
+    async def _volumes(self, spec: WorkloadSpec, *, fresh: bool) -> Known:
+        """Return the records of a spec's volumes, by etcd's own word when the cache's was too old."""
+        if not spec.managed_volumes:
+            return {}
+        refs = volume_refs(spec)
+        view = None if fresh else self._cache.view(refs)
+        return known_in(view or await self._store.read(refs), spec)
 
     async def _spec(self, workload_id: str) -> WorkloadSpec | None:
         cached = self._cache.get(SPECS, workload_id).record
         return cached or (await self._store.get(SPECS, workload_id)).record
 
     async def _try(
-        self, spec: WorkloadSpec, from_node: str, guards: Sequence[Guard], excluded: set[str], *, choosy: bool
+        self,
+        spec: WorkloadSpec,
+        known: Known,
+        assigned: partial[Assign],
+        guards: Sequence[Guard],
+        excluded: set[str],
+        *,
+        choosy: bool,
     ) -> Outcome | Outdated:
-        request = request_of(spec)
+        assign = assigned(request_of(spec), _NOWHERE, self._overcommit, self._now(), None)
+        request = located(assign.request, spec, known, frees=assign.frees_volumes)
         choice = choose(self._live.fleet, request, excluded)
         if isinstance(choice, Explanation):
-            return choice if from_node else await self._note(spec.id, choice, guards)
+            moves = assigned.keywords["from_node"]
+            return choice if moves else await self._note(spec.id, choice, guards)
         holders = self._live.holders(choice.node_id) | {spec.id} if choosy else None
-        assign = Assign(request, choice, self._overcommit, self._now(), holders, from_node)
+        assign = replace(assign, request=request, choice=choice, holders=holders)
         with self._live.assuming(choice.node_id, spec.id, commitment_of(request, 0)):
             # Those that chose the same node take turns instead of failing each other's compares.
             async with self._turn("node", choice.node_id):

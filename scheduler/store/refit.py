@@ -16,6 +16,7 @@ from scheduler.domain.workload import Desired, Phase, StatusInfo, Tombstone, Wor
 from scheduler.placement.capacity import Overcommit, commitment_of
 from scheduler.placement.filters import objections
 from scheduler.placement.request import Request, request_of
+from scheduler.store import volumes
 from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import bounded
 from scheduler.store.store import Store
@@ -44,14 +45,14 @@ async def refit(
             return Write("")
         if (status.node_id, status.epoch) != (node_id, seen.epoch):
             return Write("")
-        request = request_of(spec)
+        request = volumes.located_in(view, request_of(spec), spec, frees=False)
         ledger = view.get(LEDGERS, node_id).record or Ledger(node_id=node_id)
         if why := _misfit(view, ledger, request, overcommit):
             return _give_up(view, ledger, status, why, now)
-        if is_committed(ledger, request, status.epoch):
-            return Write("")
         write = Write("")
-        write.put(LEDGERS, node_id, ledger.with_commitment(workload_id, commitment_of(request, status.epoch)))
+        if not is_committed(ledger, request, status.epoch):
+            write.put(LEDGERS, node_id, ledger.with_commitment(workload_id, commitment_of(request, status.epoch)))
+        write.put(STATUSES, workload_id, volumes.keep_up(write, view, spec, status, now))
         return write
 
     return await store.transact(refs, decide, guards=guards)
@@ -74,12 +75,15 @@ def _give_up(view: View, ledger: Ledger, status: WorkloadStatus, why: str, now: 
     write = Write(why)
     write.put(LEDGERS, ledger.node_id, ledger.without(status.id))
     write.delete(ASSIGNMENTS, status.id)
-    owed = Tombstone(node_id=status.node_id, workload_id=status.id, epoch=status.epoch, created_at=now)
+    owed = Tombstone(
+        node_id=status.node_id, workload_id=status.id, epoch=status.epoch, created_at=now, volumes=status.attached
+    )
     put_tombstone(write, view, owed)
     homeless = status.replace(
         status=Phase.PENDING,
         node_id="",
         assigned_node="",
+        attached=(),
         previous_node=status.node_id,
         observed_revision="",
         status_info=StatusInfo(last_updated=now),

@@ -6,15 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from scheduler.domain.errors import Conflict
 from scheduler.domain.record import Record
 from scheduler.store.cache import Cache
 from scheduler.store.keys import Table
 from scheduler.store.kv import MAX_TXN_OPERATIONS, EtcdApi
 from scheduler.store.transact import Committed, Run, view_of
-from scheduler.store.write import Guard, Ref, Versioned, View, Write
+from scheduler.store.write import Guard, Ref, Uncovered, Versioned, View, Write
 
 R = TypeVar("R")
 T = TypeVar("T", bound=Record)
+
+_GROWTHS = 8
+"""How often a decision may ask for more records before others have changed them under it too often."""
 
 
 class Store:
@@ -29,6 +33,8 @@ class Store:
 
         `await cache.wait_revision(store.last_revision, …)` makes the cache show what was written.
         """
+        self.epoch_base = 0
+        """Of the cluster that this etcd holds; decisions find it in their view."""
         self.writes: Counter[str] = Counter()
         """Keys written, by table prefix."""
         self.conflicts: Counter[str] = Counter()
@@ -58,6 +64,7 @@ class Store:
         """Read the records, let `decide` say what to write, and write it if none of them has changed.
 
         refs: every record that the decision reads or writes; at most 128 together with the guards.
+            What it only learns from them it asks for by View.require; then it is called again.
         decide: pure; called again with a fresh view after each conflict. What it raises is
             raised here, but never on the word of the cache alone.
         guards: keys that must not have moved; checked only when there is something to write.
@@ -69,6 +76,22 @@ class Store:
         deadline, StoreUnavailable when etcd does not answer and nothing was written,
         UnknownOutcome when it cannot be told whether something was, CorruptRecord.
         """
+        for _ in range(_GROWTHS):
+            try:
+                return await self._run(refs, decide, guards, timeout_seconds, from_cache=from_cache)
+            except Uncovered as more:
+                refs = (*refs, *more.refs)
+        raise Conflict("others kept changing which records this rests on")
+
+    async def _run(
+        self,
+        refs: Sequence[Ref[Any]],
+        decide: Callable[[View], Write[R]],
+        guards: Sequence[Guard],
+        timeout_seconds: float,
+        *,
+        from_cache: bool,
+    ) -> R:
         refs = tuple(dict.fromkeys(refs))
         _check_size(len(refs) + len(guards))
         cached = self.cache.view(refs) if from_cache and self.cache else None
@@ -76,17 +99,25 @@ class Store:
         def conflicted(before: View, after: View) -> None:
             self._count_conflict(refs, before, after)
 
-        run = Run(self.etcd, refs, decide, guards=guards, timeout_seconds=timeout_seconds, on_conflict=conflicted)
+        def based(view: View) -> Write[R]:
+            view.epoch_base = self.epoch_base
+            return decide(view)
+
+        run = Run(self.etcd, refs, based, guards=guards, timeout_seconds=timeout_seconds, on_conflict=conflicted)
         committed = await run.start(cached)
         self._count_writes(refs, committed)
         return committed.result
+
+    def wrote(self, prefix: str) -> None:
+        """Count a key under this prefix as written; for the few that no transaction of this store writes."""
+        self.writes[prefix] += 1
+        self.on_write(prefix)
 
     def _count_writes(self, refs: Sequence[Ref[Any]], committed: Committed[Any]) -> None:
         for ref in refs:
             if ref.key not in committed.changes:
                 continue
-            self.writes[ref.table.prefix] += 1
-            self.on_write(ref.table.prefix)
+            self.wrote(ref.table.prefix)
             if self.cache is None or self.cache.mirrors(ref.table):
                 self.last_revision = max(self.last_revision, committed.revision)
 

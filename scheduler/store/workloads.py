@@ -7,15 +7,18 @@ What nodes report is recorded by observations.py; its functions are offered here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from scheduler.convergence.phase import phase_of
 from scheduler.domain.errors import Conflict, InvalidInput, NotFound, Refused
+from scheduler.domain.policy import longest_stop_after_ms, remembering
+from scheduler.domain.replicas import check_replicas
 from scheduler.domain.revision import revision_of
 from scheduler.domain.workload import Desired, Phase, Reapply, Retry, Tombstone, WorkloadSpec, WorkloadStatus
+from scheduler.store import volumes
+from scheduler.store.claims import Applied, Claim, check_is_own, claiming
 from scheduler.store.keys import ASSIGNMENTS, LEDGERS, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import FACTS as _FACTS
 from scheduler.store.observations import ReportOutcome, record_applied, record_failure, record_missing, record_report
@@ -27,8 +30,12 @@ __all__ = [
     "Applied",
     "ReportOutcome",
     "add_tombstone",
+    "applied_to",
     "apply_spec",
     "clear_tombstone",
+    "deleting",
+    "deletion_of",
+    "desiring",
     "finalize_delete",
     "mark_deleted",
     "record_applied",
@@ -36,81 +43,126 @@ __all__ = [
     "record_missing",
     "record_report",
     "retry",
+    "retrying",
     "set_desired",
+    "workload_refs",
 ]
 
 _ROUNDS = 5
 """How often the node of a workload may change under a delete before it gives up until the next look."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A workload as it is stored after a user's call."""
-
-    spec: WorkloadSpec
-    status: WorkloadStatus
-    created: bool = False
-    changed: bool = False
-    """Anything was written."""
-
-
-def _refs(workload_id: str) -> list[Ref[Any]]:
+def workload_refs(workload_id: str) -> list[Ref[Any]]:
+    """Return the records that a decision about a workload's intent is made over."""
     return [Ref(SPECS, workload_id), Ref(STATUSES, workload_id)]
 
 
 async def apply_spec(store: Store, spec: WorkloadSpec, *, now: datetime) -> Applied:
     """Create a workload, or replace what it consists of as a whole.
 
-    The revision is computed here. The same content and desired state write nothing; a new
-    revision clears all failure accounting. Raises Refused while the workload is being deleted.
+    The revision is computed here. The same content, policies and desired state write nothing; a new
+    revision clears all failure accounting. `replicas` 0 keeps the number of copies there are.
+    Raises Refused while the workload is being deleted, for a copy of another workload, and when an
+    id that its copies would have belongs to somebody else; InvalidInput for an impossible number.
     """
     _check_desired(spec.desired_state)
-    spec = spec.replace(revision_id=revision_of(spec))
 
-    def decide(view: View) -> Write[Applied]:
+    def decide(view: View, claim: Claim, _last: Applied | None) -> Write[Applied]:
         old, status = view.get(SPECS, spec.id).record, view.get(STATUSES, spec.id).record
-        if old is None:
-            new = spec.replace(generation=1, created_at=now)
-            return _write(Applied(new, _fresh(new, status), created=True, changed=True))
-        _check_not_deleted(old)
-        if old.revision_id == spec.revision_id:
-            return _desire(old, status, spec.desired_state)
-        new = spec.replace(generation=old.generation + 1, created_at=old.created_at)
-        return _write(Applied(new, _fresh(new, status), changed=True))
+        new = spec.replace(replicas=claim.granted(view, spec.replicas or (old.replicas if old else 1)))
+        check_replicas(new)
+        write = applied_to(old, status, new, now)
+        volumes.name(write, view, new, old, now)
+        return write
 
-    return await store.transact(_refs(spec.id), decide)
+    return await claiming(store, spec, decide)
+
+
+def applied_to(
+    old: WorkloadSpec | None, status: WorkloadStatus | None, spec: WorkloadSpec, now: datetime
+) -> Write[Applied]:
+    """Write a spec over the one there is. Raises Refused while that is being deleted."""
+    spec = spec.replace(revision_id=revision_of(spec))
+    if old is None:
+        new = spec.replace(generation=1, created_at=now)
+        return _write(Applied(new, _fresh(new, status), created=True, changed=True))
+    _check_not_deleted(old)
+    if old.revision_id == spec.revision_id:
+        return _same_content(old, status, spec)
+    new = remembering(old, spec.replace(generation=old.generation + 1, created_at=old.created_at))
+    return _write(Applied(new, _fresh(new, status), changed=True, replicas_before=old.replicas))
+
+
+def _same_content(old: WorkloadSpec, status: WorkloadStatus | None, spec: WorkloadSpec) -> Write[Applied]:
+    """Take over what is not content: policies, the number of copies, the desired state."""
+    new = old.replace(
+        metadata=spec.metadata,
+        desired_state=spec.desired_state,
+        replicas=spec.replicas,
+        replica_of=spec.replica_of,
+        replica_revision=spec.replica_revision,
+    )
+    new = remembering(old, new)
+    status = status or WorkloadStatus(id=spec.id)
+    if new == old:
+        return Write(Applied(old, status, replicas_before=old.replicas))
+    if new.desired_state != old.desired_state:
+        status = status.replace(reapply=Reapply())
+    new = new.replace(generation=old.generation + 1)
+    return _write(Applied(new, status, changed=True, replicas_before=old.replicas))
 
 
 async def set_desired(store: Store, workload_id: str, desired: str, *, now: datetime) -> Applied:  # noqa: ARG001 - one form for all
     """Change only what is desired, Running or Stopped; the revision stays.
 
-    Raises NotFound, and Refused while the workload is being deleted.
+    Raises NotFound, and Refused while the workload is being deleted, or for a copy of another workload.
     """
+    return await store.transact(workload_refs(workload_id), desiring(workload_id, desired))
+
+
+def desiring(workload_id: str, desired: str) -> Callable[[View], Write[Applied]]:
+    """Return the decision of `set_desired`, over workload_refs."""
     _check_desired(desired)
 
     def decide(view: View) -> Write[Applied]:
         spec = _known(view, workload_id)
+        check_is_own(spec)
         _check_not_deleted(spec)
-        return _desire(spec, view.get(STATUSES, workload_id).record, desired)
+        return _same_content(spec, view.get(STATUSES, workload_id).record, spec.replace(desired_state=desired))
 
-    return await store.transact(_refs(workload_id), decide)
+    return decide
 
 
 async def mark_deleted(store: Store, workload_id: str, *, now: datetime) -> WorkloadSpec | None:  # noqa: ARG001
-    """Ask for the removal of a workload, in whatever state it is; return its spec, None when there is none."""
+    """Ask for the removal of a workload, in whatever state it is; return its spec, None when there is none.
+
+    Raises Refused for a copy of another workload.
+    """
+    return await store.transact(workload_refs(workload_id), deleting(workload_id))
+
+
+def deleting(workload_id: str) -> Callable[[View], Write[WorkloadSpec | None]]:
+    """Return the decision of `mark_deleted`, over workload_refs."""
 
     def decide(view: View) -> Write[WorkloadSpec | None]:
-        spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
-        if spec is None or spec.desired_state == Desired.DELETED:
-            return Write(spec)
-        spec = spec.replace(desired_state=Desired.DELETED, generation=spec.generation + 1)
-        write: Write[WorkloadSpec | None] = Write(spec)
-        write.put(SPECS, workload_id, spec)
-        if status:
-            write.put(STATUSES, workload_id, status.replace(status=Phase.DELETING))
-        return write
+        spec = view.get(SPECS, workload_id).record
+        if spec:
+            check_is_own(spec)
+        return deletion_of(spec, view.get(STATUSES, workload_id).record)
 
-    return await store.transact(_refs(workload_id), decide)
+    return decide
+
+
+def deletion_of(spec: WorkloadSpec | None, status: WorkloadStatus | None) -> Write[WorkloadSpec | None]:
+    """Write that a workload is to be removed."""
+    if spec is None or spec.desired_state == Desired.DELETED:
+        return Write(spec)
+    spec = spec.replace(desired_state=Desired.DELETED, generation=spec.generation + 1)
+    write: Write[WorkloadSpec | None] = Write(spec)
+    write.put(SPECS, spec.id, spec)
+    if status:
+        write.put(STATUSES, spec.id, status.replace(status=Phase.DELETING))
+    return write
 
 
 async def retry(store: Store, workload_id: str, *, now: datetime) -> WorkloadStatus:  # noqa: ARG001
@@ -118,6 +170,11 @@ async def retry(store: Store, workload_id: str, *, now: datetime) -> WorkloadSta
 
     Raises NotFound, and Refused while the workload is being deleted.
     """
+    return await store.transact(workload_refs(workload_id), retrying(workload_id))
+
+
+def retrying(workload_id: str) -> Callable[[View], Write[WorkloadStatus]]:
+    """Return the decision of `retry`, over workload_refs."""
 
     def decide(view: View) -> Write[WorkloadStatus]:
         spec = _known(view, workload_id)
@@ -127,7 +184,7 @@ async def retry(store: Store, workload_id: str, *, now: datetime) -> WorkloadSta
         write.put(STATUSES, workload_id, status)
         return write
 
-    return await store.transact(_refs(workload_id), decide)
+    return decide
 
 
 async def finalize_delete(
@@ -166,7 +223,7 @@ async def _finalize_on(
     seen: WorkloadStatus | None,
 ) -> bool | None:
     """Remove the records of a workload on this node; None: it is on another one."""
-    refs = [*_refs(workload_id), Ref(ASSIGNMENTS, workload_id)]
+    refs = [*workload_refs(workload_id), Ref(ASSIGNMENTS, workload_id)]
     if node_id:
         refs += [Ref(LEDGERS, node_id), Ref(TOMBSTONES, tombstone_id(node_id, workload_id))]
 
@@ -181,12 +238,13 @@ async def _finalize_on(
         write: Write[bool | None] = Write(result=True)
         for table in (SPECS, STATUSES, ASSIGNMENTS):
             write.delete(table, workload_id)
+        volumes.forget(write, view, spec, status, now, owed=tombstone)
         if status and node_id:
             _release(write, view, node_id, workload_id)
             if tombstone:
-                put_tombstone(
-                    write, view, Tombstone(node_id=node_id, workload_id=workload_id, epoch=status.epoch, created_at=now)
-                )
+                owed = Tombstone(node_id=node_id, workload_id=workload_id, epoch=status.epoch, created_at=now)
+                terms = longest_stop_after_ms(spec, status)
+                put_tombstone(write, view, owed.replace(volumes=status.attached, stop_after_ms=terms))
         return write
 
     return await store.transact(refs, decide, guards=guards)
@@ -203,15 +261,6 @@ def _write(applied: Applied) -> Write[Applied]:
     write.put(SPECS, applied.spec.id, applied.spec)
     write.put(STATUSES, applied.spec.id, applied.status)
     return write
-
-
-def _desire(spec: WorkloadSpec, status: WorkloadStatus | None, desired: str) -> Write[Applied]:
-    """Change the desired state only. The guard against a crash loop starts anew: the user wants something else now."""
-    status = status or WorkloadStatus(id=spec.id)
-    if spec.desired_state == desired:
-        return Write(Applied(spec, status))
-    spec = spec.replace(desired_state=desired, generation=spec.generation + 1)
-    return _write(Applied(spec, status.replace(reapply=Reapply()), changed=True))
 
 
 def _fresh(spec: WorkloadSpec, status: WorkloadStatus | None) -> WorkloadStatus:

@@ -50,17 +50,33 @@ class Guard:
     mod_revision: int
 
 
+class Uncovered(Exception):  # noqa: N818 - reads as a sentence where it is raised
+    """A decision rests on records that it did not name, which it only learned from those it did."""
+
+    def __init__(self, refs: Iterable[Ref[Any]]) -> None:
+        """Take what is to be read as well."""
+        self.refs = tuple(refs)
+        super().__init__(", ".join(ref.key for ref in self.refs))
+
+
 class View:
     """What a decision may rest on: the records it named, read at one revision."""
 
     def __init__(self, revision: int, records: dict[str, Versioned[Any]]) -> None:
         """Take the revision of the read and the records by key."""
         self.revision = revision
+        self.epoch_base = 0
+        """What epochs of new assignments are above, whatever the revisions are."""
         self._records = records
 
     def get(self, table: Table[T], identifier: str) -> Versioned[T]:
         """Return a record that the decision named; KeyError when it did not name it."""
         return self._records[table.key(identifier)]
+
+    def require(self, refs: Iterable[Ref[Any]]) -> None:
+        """Have these records read as well: raise Uncovered for those that are not in the view."""
+        if missing := [ref for ref in refs if ref.key not in self._records]:
+            raise Uncovered(missing)
 
     def at(self, key: str) -> Versioned[Any]:
         """Return the record under a key that the decision named; KeyError when it did not name it."""
@@ -81,10 +97,15 @@ class Write(Generic[R]):
     result: R
     puts: dict[str, bytes] = field(default_factory=dict)
     deletes: set[str] = field(default_factory=set)
+    leases: dict[str, int] = field(default_factory=dict)
+    """The lease that a key which is put is bound to; none: it stays."""
 
-    def put(self, table: Table[T], identifier: str, record: T) -> None:
-        """Store this record."""
-        self.puts[table.key(identifier)] = record.to_json()
+    def put(self, table: Table[T], identifier: str, record: T, *, lease: int = 0) -> None:
+        """Store this record; with a lease it goes when that ends."""
+        key = table.key(identifier)
+        self.puts[key] = record.to_json()
+        if lease:
+            self.leases[key] = lease
 
     def delete(self, table: Table[Any], identifier: str) -> None:
         """Remove this record."""

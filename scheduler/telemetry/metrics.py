@@ -27,6 +27,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from scheduler.placement.explain import Explanation
+from scheduler.store import keys
+from scheduler.store.assign import Placed
+from scheduler.store.etcd import Etcd
+from scheduler.store.placements import Outcome
 from scheduler.store.store import Store
 
 NAMESPACE = "persys_scheduler"
@@ -60,13 +65,23 @@ def go_code(name: str) -> str:
 
 
 _CATEGORIES = {
-    "/workloads-spec/": "spec",
-    "/workloads-status/": "status",
-    "/assignments/": "assignment",
-    "/nodes/": "node",
-    "/allocations/": "ledger",
-    "/tombstones/": "tombstone",
-    "/shards/": "shard",
+    keys.SPECS.prefix: "spec",
+    keys.STATUSES.prefix: "status",
+    keys.ASSIGNMENTS.prefix: "assignment",
+    keys.NODES.prefix: "node",
+    keys.LEDGERS.prefix: "ledger",
+    keys.TOMBSTONES.prefix: "tombstone",
+    keys.VOLUMES.prefix: "volume",
+    keys.ATTACHMENTS.prefix: "attachment",
+    keys.BRAKES.prefix: "brake",
+    keys.SUGGESTIONS.prefix: "suggestion",
+    keys.FENCES.prefix: "shard",
+    keys.SLOTS.prefix: "slot",
+    keys.LEADER_PREFIX: "leader",
+    "/drifts/": "drift",
+    "/events/": "event",
+    "/pulses/": "pulse",
+    "/workloads/": "legacy",
 }
 
 
@@ -84,6 +99,8 @@ class FleetFigures:
     desired: Mapping[str, int] = field(default_factory=dict)
     gauges: Mapping[str, float] = field(default_factory=dict)
     """One of GAUGES to its value; what is not known is left out."""
+    labelled: Mapping[str, Mapping[tuple[str, ...], float]] = field(default_factory=dict)
+    """One of LABELLED to its values, by the values of its labels."""
 
 
 GAUGES = {
@@ -95,7 +112,24 @@ GAUGES = {
     "heartbeat_changes_waiting": "Reported changes not yet written to etcd.",
     "pulses_waiting": "Pulses not yet written to Redis.",
     "listening": "1 while this front counts itself as listening to agents.",
+    "agent_channels": "Channels to agents that this front has open.",
+    "leader_present": "1 while an elected beat sends cycles, 0 while none does.",
+    "leader_term": "The term of the elected beat; grows with each hand-over.",
+    "workloads_retrying": "Workloads that wait for another try, or are being tried again.",
 }
+
+
+LABELLED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "shard_nodes": ("Nodes of a shard.", ("shard",)),
+    "shard_workloads": ("Workloads that a shard drives.", ("shard",)),
+    "shard_queue_messages": ("Messages that wait in a shard's queue.", ("shard",)),
+    "cycle_age_seconds": ("Time since a shard's loop finished a cycle.", ("loop", "shard")),
+    "cycle_period_seconds": ("How often a loop's cycles are started.", ("loop",)),
+    "brake_held_nodes": ("Nodes of a shard whose work the brake holds.", ("shard",)),
+    "workloads_pending": ("Workloads that want a node and have none, by why.", ("reason",)),
+    "mode": ("1 for the mode that this front is in.", ("mode",)),
+}
+"""Gauges with labels: what they mean, and their labels. A series vanishes with what it speaks of."""
 
 
 class Metrics:
@@ -123,6 +157,8 @@ class Metrics:
         cluster = _Maker(self.work)
         self.dropped = cluster.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
         self.agent_requests = cluster.counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
+        self.channels_opened = cluster.counter("agent_channels_opened", "Channels dialled to agents.")
+        self.breakers_opened = cluster.counter("agent_breakers_opened", "Agents that ceased to answer.")
         self.agent_duration = cluster.histogram("agent_rpc_duration_seconds", "Time of calls to agents.", "rpc", "code")
         self.reconciliation_results = cluster.counter(
             "reconciliation_results", "What reconciling workloads did.", "action", "success"
@@ -135,8 +171,11 @@ class Metrics:
         self.store_conflicts = cluster.counter(
             "state_store_conflicts", "Transactions that had to be decided again.", "category"
         )
-        self.placement_duration = cluster.histogram("placement_duration_seconds", "Time to place an applied workload.")
-        self.placements = cluster.counter("placements", "Placement attempts of applies.", "result")
+        self.store_duration = cluster.histogram(
+            "state_store_request_duration_seconds", "Time of calls to etcd.", "rpc", "code"
+        )
+        self.placement_duration = cluster.histogram("placement_duration_seconds", "Time to find a workload a node.")
+        self.placements = cluster.counter("placements", "Attempts to place or move a workload.", "result")
         self.placement_rejections = cluster.counter(
             "placement_rejections", "Nodes rejected, by their first failing filter.", "filter"
         )
@@ -150,10 +189,28 @@ class Metrics:
         store.on_write = lambda prefix: self.store_writes.labels(category_of(prefix)).inc()
         store.on_conflict = lambda prefix: self.store_conflicts.labels(category_of(prefix)).inc()
 
+    def follow_etcd(self, etcd: Etcd) -> None:
+        """Time the calls of this client."""
+        etcd.on_call = lambda rpc, code, seconds: self.store_duration.labels(rpc, code).observe(seconds)
+
     def agent_call(self, rpc: str, code: str, seconds: float) -> None:
         """Count a call to an agent; `code` is the name of its gRPC status code. Fits Agents(on_call=…)."""
         self.agent_requests.labels(rpc, go_code(code)).inc()
         self.agent_duration.labels(rpc, go_code(code)).observe(seconds)
+
+    def place_attempted(self, outcome: Outcome | None, seconds: float) -> None:
+        """Count an attempt to place or move a workload; None: it failed. Fits Placer(on_outcome=…)."""
+        self.placement_duration.observe(seconds)
+        if outcome is None:
+            self.placements.labels("error").inc()
+        elif isinstance(outcome, Placed):
+            self.placements.labels("placed").inc()
+        elif isinstance(outcome, Explanation):
+            self.placements.labels("no_fit").inc()
+            for rejection in outcome.rejections:
+                self.placement_rejections.labels(rejection.filter).inc(rejection.nodes)
+        else:
+            self.placements.labels("vanished").inc()
 
     def reconciled(self, action: str, success: bool) -> None:
         """Count what reconciling one workload did. Fits LoopContext(on_result=…)."""
@@ -206,6 +263,11 @@ class _FleetCollector(Collector):
         for name, text in GAUGES.items():
             if name in now.gauges:
                 yield GaugeMetricFamily(f"{NAMESPACE}_{name}", text, value=now.gauges[name])
+        for name, (text, labels) in LABELLED.items():
+            family = GaugeMetricFamily(f"{NAMESPACE}_{name}", text, labels=labels)
+            for values, value in now.labelled.get(name, {}).items():
+                family.add_metric(values, value)
+            yield family
 
 
 def _by_state(

@@ -24,6 +24,8 @@ from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured,
 
 KEY = "fleetbeat:metrics"
 PERIOD_SECONDS = 5.0
+LAST_SECONDS = 1.0
+"""How long the end of a process waits for its last counts to be taken."""
 KEEP_SECONDS = 86_400
 MAX_SERIES = 10_000
 """Series that are shown: labels are bounded, but what is in Redis may be anybody's."""
@@ -62,9 +64,10 @@ class SharedMetrics:
             return
         await end_task(task)
         try:
-            await self.push()
-        except TelemetryUnavailable as error:
-            _log.info("the last counts are lost", error=str(error))
+            async with asyncio.timeout(LAST_SECONDS):
+                await self.push()
+        except (TelemetryUnavailable, TimeoutError) as error:
+            _log.info("the last counts are lost", error=str(error) or "Redis takes too long")
 
     async def push(self) -> None:
         """Add what was counted since the last time. Raises TelemetryUnavailable; then it goes with the next."""

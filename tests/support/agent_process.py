@@ -75,9 +75,11 @@ class Client:
         )
         return answer
 
-    async def delete(self, workload_id: str, epoch: int = 0) -> pb.DeleteWorkloadResponse:
+    async def delete(
+        self, workload_id: str, epoch: int = 0, kept_volumes: Sequence[str] = ()
+    ) -> pb.DeleteWorkloadResponse:
         """Have a workload removed."""
-        request = pb.DeleteWorkloadRequest(id=workload_id, assignment_epoch=epoch)
+        request = pb.DeleteWorkloadRequest(id=workload_id, assignment_epoch=epoch, keep_volumes=kept_volumes)
         answer: pb.DeleteWorkloadResponse = await self.service.DeleteWorkload(
             request, timeout=10, metadata=self.metadata, wait_for_ready=True
         )
@@ -108,6 +110,8 @@ def order(
     image: str = "host",
     env: Mapping[str, str] | None = None,
     memory_mb: int = 0,
+    stop_after_ms: int = 0,
+    volumes: Sequence[pb.ManagedVolumeSpec] = (),
 ) -> pb.ApplyWorkloadRequest:
     """Return a request to run a command on the node."""
     return pb.ApplyWorkloadRequest(
@@ -121,10 +125,13 @@ def order(
                 command=command or ("sleep", "600"),
                 env=env or {},
                 restart_policy=pb.RestartPolicy(policy=restart),
+                managed_volumes=volumes,
             )
         ),
         assignment_epoch=epoch,
         resources=pb.ResourceRequest(memory_mb=memory_mb),
+        exclusive=stop_after_ms > 0,
+        stop_after_ms=stop_after_ms,
     )
 
 

@@ -36,6 +36,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         self.deleted: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
         self.applied: list[agent_pb2.ApplyWorkloadRequest] = []
+        self.removals: list[agent_pb2.DeleteWorkloadRequest] = []
         self.peers: set[str] = set()
         self.in_flight = 0
         self.in_flight_max = 0
@@ -115,6 +116,7 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
     async def DeleteWorkload(self, request: agent_pb2.DeleteWorkloadRequest, context: Any) -> Any:
         """Remove a copy."""
         async with self._call("DeleteWorkload", context):
+            self.removals.append(request)
             known, epoch = self.copies.get(request.id), request.assignment_epoch
             if self.knows_epochs and known and epoch < known.assignment_epoch:
                 await context.abort(grpc.StatusCode.ABORTED, "the node knows a newer epoch")

@@ -25,6 +25,10 @@ class FakeFront(control_pb2_grpc.AgentControlServicer):
         self.known = True
         """Heartbeats are of a known node."""
         self.accepts = True
+        self.superseded = False
+        """Another agent has the node id."""
+        self.unrecorded = False
+        """This front cannot tell others what it hears."""
         self.send_full = False
         self.silent = False
         """Calls are taken and never answered."""
@@ -57,7 +61,13 @@ class FakeFront(control_pb2_grpc.AgentControlServicer):
         await self._hang()
         self.registrations.append(request)
         self.known = True
-        return pb.RegisterNodeResponse(accepted=self.accepts, reason="no room", heartbeat_interval_ms=self.interval_ms)
+        return pb.RegisterNodeResponse(
+            accepted=self.accepts and not self.superseded,
+            reason="no room",
+            heartbeat_interval_ms=self.interval_ms,
+            superseded=self.superseded,
+            stop_after_ms=1000,
+        )
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
         """Take a heartbeat."""
@@ -66,7 +76,12 @@ class FakeFront(control_pb2_grpc.AgentControlServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "not registered")
         self.beats.append(request)
         send_full, self.send_full = self.send_full, False
-        return pb.HeartbeatResponse(acknowledged=True, send_full=send_full, heartbeat_interval_ms=self.interval_ms)
+        return pb.HeartbeatResponse(
+            acknowledged=True,
+            send_full=send_full,
+            heartbeat_interval_ms=self.interval_ms,
+            unrecorded=self.unrecorded,
+        )
 
     async def _hang(self) -> None:
         while self.silent:

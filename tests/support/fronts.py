@@ -32,6 +32,7 @@ from scheduler.store.kv import EtcdApi, Put
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.placements import Placer
 from scheduler.store.store import Store
+from scheduler.telemetry.event_store import EventStore
 from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
@@ -42,6 +43,8 @@ Heartbeat = pb.HeartbeatRequest
 
 class FakeAgents:
     """Agents whose logs the test writes."""
+
+    open_channels = 0
 
     def __init__(self) -> None:
         """Start without output."""
@@ -171,10 +174,15 @@ async def front_on(
         etcd=etcd,
         store=store,
         cache=cache,
-        placer=Placer(store, cache, Overcommit(1.0, 1.0, 1.0)),
+        placer=Placer(store, cache, Overcommit(1.0, 1.0, 1.0), on_outcome=metrics.place_attempted),
         agents=agents,
         pulses=Pulses(redis, gap_limit_seconds=5),
-        events=Events(redis, max_entries=100, ttl_seconds=60),
+        events=Events(
+            redis,
+            max_entries=100,
+            ttl_seconds=60,
+            store=EventStore(etcd, store, cache, max_entries=100, ttl_seconds=60),
+        ),
         metrics=metrics,
         wake=lambda workload_id, node_id: woken.append((workload_id, node_id)),
         redis=redis,

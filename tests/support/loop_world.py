@@ -23,12 +23,14 @@ from scheduler.store.cache import Cache
 from scheduler.store.cluster import ensure_shard_map
 from scheduler.store.keys import (
     ASSIGNMENTS,
+    BRAKES,
     LEDGERS,
     NODES,
     SHARD_MAP,
     SPECS,
     STATUSES,
     TOMBSTONES,
+    VOLUMES,
     Table,
 )
 from scheduler.store.kv import EtcdApi
@@ -48,7 +50,7 @@ LOOPS = {
     "monitor_workloads": monitor_workloads,
     "detect_drift": detect_drift,
 }
-WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, SHARD_MAP)
+WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES)
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

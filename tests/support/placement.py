@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from scheduler.domain.ledger import Ledger
+from scheduler.domain.ledger import LEFT, Ledger
 from scheduler.domain.node import Node
 from scheduler.domain.record import Record
 from scheduler.domain.workload import Assignment, Desired, Resources, Tombstone, WorkloadSpec, WorkloadStatus
 from scheduler.placement.capacity import Overcommit, allocatable, committed
 from scheduler.store.cache import Cache
-from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES, Table
+from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES, VOLUMES, Table
 from scheduler.store.kv import EtcdApi
 from scheduler.store.placements import Placer
 from scheduler.store.store import Store
@@ -100,7 +100,7 @@ async def _delete_from(store: Store, workload_id: str, node_id: str) -> bool:
 @asynccontextmanager
 async def placer_on(etcd: EtcdApi, overcommit: Overcommit = EXACT) -> AsyncIterator[tuple[Placer, Store, Cache]]:
     """Run a placer with a cache of its own, as a process of its own would have."""
-    cache = Cache(etcd, TABLES)
+    cache = Cache(etcd, (*TABLES, VOLUMES))
     await cache.start()
     try:
         await cache.ready(10)
@@ -170,14 +170,15 @@ def check_epochs(
         assert status.epoch > epochs.get(status.id, 0), (status, epochs)
         epochs[status.id] = status.epoch
         assert f"{status.node_id}/{status.id}" not in tombstones
-        if last.node_id:
+        if last.node_id and last.node_id != status.node_id:  # else the same node has it by a newer epoch
             assert status.previous_node == last.node_id
             assert tombstones[f"{last.node_id}/{status.id}"].epoch >= last.epoch
 
 
 def commitments(ledgers: Iterable[Ledger]) -> list[tuple[str, str, int]]:
-    """Return (workload, node, epoch) of every commitment."""
-    return sorted((holder, ledger.node_id, c.epoch) for ledger in ledgers for holder, c in ledger.commitments.items())
+    """Return (workload, node, epoch) of every commitment, but of what is left on an old node."""
+    found = [(holder, ledger.node_id, c) for ledger in ledgers for holder, c in ledger.commitments.items()]
+    return sorted((holder, node_id, c.epoch) for holder, node_id, c in found if c.kind != LEFT)
 
 
 async def mark_deleted(store: Store, workload_id: str) -> None:

@@ -269,3 +269,15 @@ async def test_F75_a_node_without_an_address_is_unreachable(agents: Agents) -> N
     """It is told as such, not as a defect."""
     with pytest.raises(AgentUnreachable, match="n-9"):
         await agents.list(Node(node_id="n-9"))
+
+
+async def test_9_10_a_removal_says_which_data_the_node_must_keep() -> None:
+    """What that is, is asked for the node and the workload."""
+    fake = await FakeAgent("n-1").start()
+    agents = Agents(timeout_seconds=5, kept_volumes=lambda node_id, workload_id: [f"local:{node_id}-{workload_id}"])
+    try:
+        await agents.delete(fake.node(), "web", epoch=1)
+    finally:
+        await agents.close()
+        await fake.stop()
+    assert list(fake.removals[0].keep_volumes) == ["local:n-1-web"]

@@ -109,3 +109,19 @@ def test_retry_of_an_unknown_workload_tells_why_not(environment: dict[str, str])
     done = run(environment, "workload", "retry", "none")
     assert done.returncode == 1
     assert "Error: none: " in done.stderr
+
+
+def test_F82_disks_are_made_listed_shown_and_deleted(environment: dict[str, str]) -> None:
+    """And one that a workload names is not deleted without force."""
+    made = run(environment, "disk", "create", "data", "--driver", "nfs", "--size-gb", "20")
+    disk_id = made.stdout.strip()
+    assert (made.returncode, disk_id.startswith("disk-")) == (0, True), made.stderr
+    listed = json.loads(run(environment, "disk", "list", "-o", "json").stdout)["disks"]
+    assert [(d["id"], d["size_gb"], d["phase"]) for d in listed if d["id"] == disk_id] == [(disk_id, 20, "Available")]
+    manifest = f"id: db\nmetadata: {{persys.disk.ids: {disk_id}}}\ncontainer: {{image: 'postgres:17'}}\n"
+    run(environment, "apply", "-f", "-", "--detach", stdin=manifest)
+    assert "db" in run(environment, "disk", "show", disk_id).stdout
+    refused = run(environment, "disk", "delete", disk_id)
+    assert (refused.returncode, '"db"' in refused.stderr) == (1, True)
+    assert run(environment, "disk", "delete", disk_id, "--force").returncode == 0
+    assert run(environment, "disk", "show", disk_id).returncode == 1

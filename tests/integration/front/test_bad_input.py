@@ -288,6 +288,14 @@ for name, value in {
 in_spec("volume size overflow", container(managed_volumes=[pb.ManagedVolumeSpec(name="v", size_gb=HUGE)]),
         "spec.container.managed_volumes[0].size_gb")  # fmt: skip
 in_spec("volume blank", container(managed_volumes=[pb.ManagedVolumeSpec()]), "spec.container.managed_volumes[0].name")
+in_spec("too many volumes", container(managed_volumes=[pb.ManagedVolumeSpec(name=f"v{i}") for i in range(11)]),
+        "spec.container.managed_volumes", "at most 10")  # fmt: skip
+ONCE = pb.ManagedVolumeSpec(name="v", access_mode="ReadWriteOnce")
+in_spec("ReadWriteOnce and not exclusive",
+        pb.WorkloadSpec(type="container", container=pb.ContainerSpec(image="x", managed_volumes=[ONCE]),
+                        metadata={"fleetbeat.exclusive": "false"}),
+        "spec.metadata.fleetbeat.exclusive", "ReadWriteOnce")  # fmt: skip
+in_spec("unknown disk", with_metadata(persys__disk__ids="disk-1"), "spec.metadata.persys.disk.ids", "disk-1")
 in_spec("volume twice", container(managed_volumes=[pb.ManagedVolumeSpec(name="v")] * 2),
         "spec.container.managed_volumes", "twice")  # fmt: skip
 
@@ -315,7 +323,9 @@ in_spec("compose no date", stack("services: {web: {image: 2026-99-99}}\n"), HERE
 in_spec("compose two documents", stack(GOOD + "---\n" + GOOD), HERE, "YAML")
 in_spec("compose oversized", stack(GOOD + "# " + "x" * compose.MAX_BYTES), HERE, str(compose.MAX_BYTES))
 in_spec("compose source", stack(GOOD, source_type="svn"), "spec.compose.source_type", "inline")
-in_spec("compose git", stack("", source_type="git", git_repo="https://x"), "spec.compose.source_type", "git")
+in_spec("compose git", stack("", source_type="git", git_repo="https://x/y"), "spec.compose.git_repo", "FLEETBEAT_GIT_HOSTS")
+in_spec("compose git and a file", stack(GOOD, source_type="git", git_repo="https://x/y"), "spec.compose.inline_yaml")
+in_spec("compose git without a repository", stack("", source_type="git"), "spec.compose.git_repo")
 in_spec("compose git_ref", stack(GOOD, git_ref="main"), "spec.compose.git_ref")
 in_spec("compose env", stack(GOOD, env={"A B": ""}), "spec.compose.env")
 

@@ -28,9 +28,28 @@ from scheduler.store.memory import MemoryEtcd, Mishap
 from tests.support.fronts import Heartbeat, Rig, error_info, eventually, front_on, refused
 
 SERVED = {
-    "RegisterNode", "Heartbeat", "ApplyWorkload", "DeleteWorkload", "RetryWorkload", "ListNodes", "GetNode",
-    "ListWorkloads", "GetWorkload", "GetClusterSummary",
-}  # fmt: skip
+    "ApplyWorkload",
+    "CreateDisk",
+    "DeleteDisk",
+    "DeleteNodeLabel",
+    "DeleteWorkload",
+    "DrainNode",
+    "GetClusterSummary",
+    "GetDisk",
+    "GetNode",
+    "GetWorkload",
+    "Heartbeat",
+    "ListDisks",
+    "ListNodes",
+    "ListWorkloads",
+    "RegisterNode",
+    "RetryWorkload",
+    "SetNodeLabel",
+    "SubmitAutomationSuggestion",
+    "TaintNode",
+    "UndrainNode",
+    "UntaintNode",
+}
 
 
 async def http(rig: Rig, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:

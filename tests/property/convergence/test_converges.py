@@ -13,15 +13,14 @@ from scheduler.convergence.actions import (
     Ask,
     Delete,
     Finalise,
-    Move,
     Nothing,
     Place,
     Policy,
     Stop,
-    Wait,
     next_action,
 )
 from scheduler.convergence.backoff import after_start, after_stop
+from scheduler.convergence.loss import Move, Wait
 from scheduler.domain.node import Node
 from scheduler.domain.workload import (
     Actual,

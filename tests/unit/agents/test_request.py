@@ -32,6 +32,7 @@ def test_F8_a_container_reaches_the_agent_whole() -> None:
         revision_id="r1",
         desired_state=agent_pb2.DESIRED_STATE_RUNNING,
         assignment_epoch=9,
+        generation=1,
         resources=agent_pb2.ResourceRequest(cpu_millicores=1500, memory_mb=512, disk_gb=3),
         spec=agent_pb2.WorkloadSpec(
             container=agent_pb2.ContainerSpec(
@@ -50,7 +51,8 @@ def test_F8_a_container_reaches_the_agent_whole() -> None:
                 restart_policy=agent_pb2.RestartPolicy(policy="always"),
                 managed_volumes=[
                     agent_pb2.ManagedVolumeSpec(
-                        name="v", driver="nfs", size_gb=2, mount_path="/v", read_only=True, retain_policy="Delete"
+                        name="v", driver="nfs", size_gb=2, mount_path="/v", read_only=True, retain_policy="Delete",
+                        volume_id="nfs:v",
                     )
                 ],
             )

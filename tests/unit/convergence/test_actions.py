@@ -13,15 +13,14 @@ from scheduler.convergence.actions import (
     Ask,
     Delete,
     Finalise,
-    Move,
     Nothing,
     Place,
     Policy,
     Stop,
-    Wait,
     needs_attention,
     next_action,
 )
+from scheduler.convergence.loss import Move, Wait
 from scheduler.domain.node import Node
 from scheduler.domain.workload import Actual, Desired, Reapply, Retry, StatusInfo, WorkloadSpec, WorkloadStatus
 

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.domain.errors import InvalidInput
+from scheduler.domain.ids import project_name
 from scheduler.domain.revision import revision_of
 from scheduler.domain.workload import CloudInit, Desired, ManagedVolume, Resources, VmDisk, VmNetwork
 from scheduler.front import compose
 from scheduler.front.compose import check_compose
-from scheduler.front.convert import desired_state, project_name, to_spec
+from scheduler.front.convert import desired_state, to_spec
 from scheduler.pb import control_pb2 as pb
 
 

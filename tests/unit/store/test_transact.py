@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.domain.errors import Fenced, StoreUnavailable
+from scheduler.domain.errors import Conflict, Fenced, StoreUnavailable
 from scheduler.domain.shard import FenceRecord
 from scheduler.store.keys import FENCES
 from scheduler.store.kv import Compacted, Put, UnknownOutcome
@@ -277,3 +277,35 @@ async def test_a_compacted_read_is_an_error_of_its_own(etcd: MemoryEtcd) -> None
     etcd.compact(3)
     with pytest.raises(Compacted):
         await etcd.scan("/", revision=2)
+
+
+async def test_a_decision_may_ask_for_the_records_that_it_learns_of(store: Store) -> None:
+    """They are read and compared like those that were named; one that never stops asking is a conflict."""
+
+    def decide(view: View) -> Write[int]:
+        view.require([COUNTER, OTHER])
+        return add_one(view)
+
+    assert await store.transact([COUNTER], decide) == 1
+    asked = iter(range(1000))
+
+    def insatiable(view: View) -> Write[int]:
+        view.require([Ref(FENCES, f"0/{next(asked)}")])
+        return Write(0)
+
+    with pytest.raises(Conflict):
+        await store.transact([COUNTER], insatiable)
+
+
+async def test_a_decision_that_asks_for_more_while_a_write_is_in_doubt_says_so(etcd: MemoryEtcd, store: Store) -> None:
+    """Nobody could tell any more whether it was applied."""
+    Script(etcd, Mishap.LATE)
+    rounds = iter(range(10))
+
+    def decide(view: View) -> Write[int]:
+        if next(rounds):
+            view.require([OTHER])
+        return add_one(view)
+
+    with pytest.raises(UnknownOutcome):
+        await store.transact([COUNTER], decide)

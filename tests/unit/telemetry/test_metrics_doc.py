@@ -7,7 +7,7 @@ import re
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from scheduler.telemetry.metrics import GAUGES, FleetFigures, Metrics
+from scheduler.telemetry.metrics import GAUGES, LABELLED, FleetFigures, Metrics
 
 _PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 _ROW = re.compile(r"\| `(persys_scheduler_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|")
@@ -31,7 +31,8 @@ def test_the_page_lists_every_metric_once_with_its_type_and_labels() -> None:
     """And nothing else."""
     metrics = Metrics(process=False)
     expected = counted(metrics)
-    metrics.observe_fleet(lambda: FleetFigures(gauges=dict.fromkeys(GAUGES, 1.0)))
+    labelled = {name: {("x",) * len(labels): 1.0} for name, (_, labels) in LABELLED.items()}
+    metrics.observe_fleet(lambda: FleetFigures(gauges=dict.fromkeys(GAUGES, 1.0), labelled=labelled))
     gauges = [family for family in metrics.registry.collect() if family.type == "gauge"]
     expected += [(family.name, "gauge", tuple(family.samples[0].labels)) for family in gauges]
     assert sorted(rows()) == sorted(expected)
