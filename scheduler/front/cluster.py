@@ -49,7 +49,7 @@ class ClusterStatus:
 
     async def read(self) -> pb.GetClusterStatusResponse:
         """Put everything together."""
-        shards = self._parts.shards
+        shards, modes = self._parts.shards, self._parts.modes
         leader, cycles, lengths, fronts = await asyncio.gather(
             self.leader(), self.cycles(shards.count), self.lengths(shards.count), self._reader.vitals.fronts()
         )
@@ -76,6 +76,10 @@ class ClusterStatus:
             stale=self._reader.stale,
             flower_url=self._parts.flower_url,
             notices=notices[:MAX_NOTICES],
+            mode=modes.mode,
+            mode_reason=modes.reason,
+            mode_changed_at=timestamp(modes.changed_at),
+            writable=modes.writable,
         )
 
     async def leader(self) -> pb.Leader | None:
@@ -132,7 +136,9 @@ class ClusterStatus:
         self, leader: pb.Leader | None, cycles: Cycles | None, fronts: Sequence[FrontPulse]
     ) -> list[str]:
         found = []
-        if self._reader.stale:
+        if not self._parts.modes.writable:
+            found.append(f"{self._parts.modes.mode} mode: {self._parts.modes.reason}")
+        elif self._reader.stale:
             age = self._parts.cache.freshness().age_seconds
             found.append(f"etcd has not been heard for {age:.0f} s; what is shown may be old")
         if leader is None:

@@ -23,6 +23,7 @@ from scheduler.domain.errors import (
     StoreUnavailable,
     WrongCluster,
 )
+from scheduler.front.modes import NotWritable
 from scheduler.store.decode import CorruptRecord
 from scheduler.store.kv import StoreRefused
 from scheduler.telemetry.redis import TelemetryUnavailable
@@ -65,6 +66,7 @@ CODES: dict[type[FleetbeatError], grpc.StatusCode] = {
     Conflict: grpc.StatusCode.ABORTED,
     Fenced: grpc.StatusCode.ABORTED,
     StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
+    NotWritable: grpc.StatusCode.UNAVAILABLE,
     StoreRefused: grpc.StatusCode.INTERNAL,
     WrongCluster: grpc.StatusCode.FAILED_PRECONDITION,
     CorruptRecord: grpc.StatusCode.DATA_LOSS,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from scheduler.convergence.mode import Mode
 from scheduler.domain.errors import NotFound
 from scheduler.domain.event import EventType
 from scheduler.domain.ids import check_id
@@ -57,6 +58,7 @@ class Heartbeats:
         """Take the front's parts, and what says whether agents can reach it right now."""
         self._parts = parts
         self._cache = parts.cache
+        self._modes = parts.modes
         self._interval_ms = round(parts.settings.heartbeat_interval_seconds * 1000)
         self._lease = timedelta(seconds=parts.settings.node_lease_seconds)
         self._seen: dict[str, Seen] = {}
@@ -128,6 +130,8 @@ class Heartbeats:
         """Answer a heartbeat. Raises InvalidInput; NotFound when etcd says that there is no such node or agent."""
         check_heartbeat(request)
         node = self._cache.get(NODES, request.node_id).record
+        if not self._modes.writable and (node is None or self._modes.mode is Mode.RECOVERY):
+            return self._calm(request)
         if node is None or _is_other(node, request):
             node = await self._look_up(request.node_id)
             if _is_other(node, request):
@@ -136,6 +140,14 @@ class Heartbeats:
                     "register again, or give one of the two another id"
                 )
         return self._answer(node, request)
+
+    def _calm(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """Answer while nobody can tell what this node should run: it goes on, and tells everything again later."""
+        check_id("node_id", request.node_id)
+        seen = self._seen.get(request.node_id) or Seen(instance_id=request.instance_id)
+        seen.answered_revision = None
+        self._mark(request.node_id, seen, _use_of(request))
+        return self._response(send_full=False)
 
     async def _look_up(self, node_id: str) -> Node:
         """Ask etcd for a node that the cache does not know: it may have registered at another front just now."""

@@ -75,9 +75,9 @@ class Modes:
         self._answered_at = time.monotonic()
         self._answers = 0
         self._vanished = ""
-        self._vanished_at_revision = 0
         self._highest_revision = 0
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         cache.subscribe(self._take)
 
     @property
@@ -114,14 +114,17 @@ class Modes:
     def start(self) -> None:
         """Begin to look, every so often."""
         self._answered_at = time.monotonic()
+        if not self._cache.freshness().synced:
+            self._standing = Standing(Mode.DEGRADED, "etcd has not been read yet")
         self._task = asyncio.create_task(self._run(), name="modes")
 
     async def close(self) -> None:
         """Stop looking."""
-        task, self._task = self._task, None
-        if task:
+        tasks = [task for task in (self._task, self._asking) if task]
+        self._task = self._asking = None
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look(self) -> None:
         """Ask etcd once, and judge."""
@@ -129,12 +132,11 @@ class Modes:
         self._judge()
 
     async def _run(self) -> None:
-        asking: asyncio.Task[None] | None = None
         while True:
-            if asking is None or asking.done():
-                asking = asyncio.create_task(self._ask(), name="probe etcd")
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask(), name="probe etcd")
             # The judgement does not wait for the answer: silence is what it is about.
-            await asyncio.wait([asking], timeout=self._settings.store_probe_interval_seconds)
+            await asyncio.wait([self._asking], timeout=self._settings.store_probe_interval_seconds)
             self._judge()
             await asyncio.sleep(self._settings.store_probe_interval_seconds)
 

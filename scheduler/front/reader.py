@@ -44,7 +44,7 @@ class Reader:
     def stale(self) -> bool:
         """Whether what is read now may be old."""
         freshness = self._cache.freshness()
-        return not freshness.synced or freshness.age_seconds > FRESH_SECONDS
+        return not freshness.synced or freshness.age_seconds > FRESH_SECONDS or not self._parts.modes.writable
 
     async def see_own_writes(self) -> None:
         """Wait, for a moment, until the cache shows what this front has written."""

@@ -7,7 +7,7 @@ import contextlib
 import faulthandler
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from scheduler.domain.errors import FleetbeatError, StoreUnavailable
 from scheduler.front import control, fleet, sandboxes
+from scheduler.front.acceptance import Acceptance
 from scheduler.front.automation import Automation
 from scheduler.front.calls import Outcomes
 from scheduler.front.control import AgentControl
@@ -29,6 +30,7 @@ from scheduler.front.disks import Disks
 from scheduler.front.figures import Figures
 from scheduler.front.fleet import Fleet
 from scheduler.front.fleet_nodes import FleetNodes
+from scheduler.front.frozen import Gate
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.http import TEXT, HttpServer, Page, json_page
@@ -107,6 +109,7 @@ class Front:
             self._fleet,
             FleetNodes(parts, self.reader), Fencing(parts, self.reader),
             Scaling(parts, self.reader, copies),
+            Acceptance(parts),
         )
         self._control_plane = ControlPlane(parts, self._fleet.status)
         self._figures = Figures(
@@ -138,8 +141,8 @@ class Front:
         outcomes = Outcomes(self._parts.metrics, SERVICES, unbounded=[control.HEARTBEAT_METHOD])
         self._server = aio.server(interceptors=[outcomes], options=server_options(reuse_port=reuse_port))
         handlers = (
-            handlers_of(control.SERVICE, *self._control_services),
-            handlers_of(fleet.SERVICE, *self._fleet_services),
+            handlers_of(control.SERVICE, *self._gated(self._control_services)),
+            handlers_of(fleet.SERVICE, *self._gated(self._fleet_services)),
             sandboxes.sandbox_handlers(),
         )
         self._server.add_generic_rpc_handlers(handlers)
@@ -151,6 +154,7 @@ class Front:
             raise OSError(f"cannot listen on {_address(host, grpc_port)}: {error}") from error
         self.http_port = await self._http.start(host, http_port)
         await self._server.start()
+        self._parts.modes.start()
         self.heartbeats.start()
         self._shared.start(show=True)
         await self._health.serve()
@@ -163,6 +167,7 @@ class Front:
     async def stop(self) -> None:
         """Send calls away, let those in flight end, write what is left. Takes less than ten seconds."""
         await self._health.stop()
+        await self._parts.modes.close()
         self._fleet.stop()
         self._events.stop()
         for task in self._tasks:
@@ -172,6 +177,10 @@ class Front:
         await _within("pumps", self._stop_pumps())
         await _within("shared metrics", self._shared.close())
         await _within("http", self._http.close())
+
+    def _gated(self, services: Sequence[object]) -> list[Gate]:
+        """Let writes pass only while the mode is normal."""
+        return [Gate(service, self._parts.modes, self._parts.now) for service in services]
 
     def _readiness(self) -> Page:
         status = HTTPStatus.OK if self._health.ready else HTTPStatus.SERVICE_UNAVAILABLE

@@ -51,6 +51,10 @@ class GetClusterStatusResponse(_message.Message):
     STALE_FIELD_NUMBER: _builtins.int
     FLOWER_URL_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MODE_REASON_FIELD_NUMBER: _builtins.int
+    MODE_CHANGED_AT_FIELD_NUMBER: _builtins.int
+    WRITABLE_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     shard_map_generation: _builtins.int
     shard_count: _builtins.int
@@ -58,6 +62,12 @@ class GetClusterStatusResponse(_message.Message):
     """answered from a cache while etcd is away"""
     flower_url: _builtins.str
     """blank where the front does not know it"""
+    mode: _builtins.str
+    """normal, degraded, recovery: of this front"""
+    mode_reason: _builtins.str
+    """blank in normal mode"""
+    writable: _builtins.bool
+    """false: writes are refused"""
     @_builtins.property
     def leader(self) -> Global___Leader: ...
     @_builtins.property
@@ -70,6 +80,8 @@ class GetClusterStatusResponse(_message.Message):
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """what an operator should look at now"""
 
+    @_builtins.property
+    def mode_changed_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -83,10 +95,14 @@ class GetClusterStatusResponse(_message.Message):
         stale: _builtins.bool = ...,
         flower_url: _builtins.str = ...,
         notices: _abc.Iterable[_builtins.str] | None = ...,
+        mode: _builtins.str = ...,
+        mode_reason: _builtins.str = ...,
+        mode_changed_at: _timestamp_pb2.Timestamp | None = ...,
+        writable: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leader", b"leader", "mode_changed_at", b"mode_changed_at", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "flower_url", b"flower_url", "fronts", b"fronts", "leader", b"leader", "notices", b"notices", "shard_count", b"shard_count", "shard_map_generation", b"shard_map_generation", "shards", b"shards", "stale", b"stale", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "flower_url", b"flower_url", "fronts", b"fronts", "leader", b"leader", "mode", b"mode", "mode_changed_at", b"mode_changed_at", "mode_reason", b"mode_reason", "notices", b"notices", "shard_count", b"shard_count", "shard_map_generation", b"shard_map_generation", "shards", b"shards", "stale", b"stale", "summary", b"summary", "writable", b"writable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -999,3 +1015,46 @@ class Brake(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Brake: _TypeAlias = Brake  # noqa: Y015
+
+@_typing.final
+class AcceptStoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    """must be that of this front, to confirm which cluster is meant"""
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptStoreRequest: _TypeAlias = AcceptStoreRequest  # noqa: Y015
+
+@_typing.final
+class AcceptStoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    mode: _builtins.str
+    """of this front, afterwards"""
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        mode: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "mode", b"mode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcceptStoreResponse: _TypeAlias = AcceptStoreResponse  # noqa: Y015

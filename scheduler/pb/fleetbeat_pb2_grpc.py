@@ -100,6 +100,11 @@ class FleetStub:
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.SerializeToString,
                 response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.FromString,
                 _registered_method=True)
+        self.AcceptStore = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/AcceptStore',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -197,6 +202,13 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AcceptStore(self, request, context):
+        """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -264,6 +276,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.ListBrakes,
                     request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.FromString,
                     response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.SerializeToString,
+            ),
+            'AcceptStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcceptStore,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -618,6 +635,33 @@ class Fleet:
             '/fleetbeat.v1.Fleet/ListBrakes',
             scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesRequest.SerializeToString,
             scheduler_dot_pb_dot_fleetbeat__pb2.ListBrakesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcceptStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/AcceptStore',
+            scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

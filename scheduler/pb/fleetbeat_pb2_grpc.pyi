@@ -61,6 +61,8 @@ class FleetStub:
     """Let the work of lost nodes of a shard move, although many fell silent together."""
     ListBrakes: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListBrakesRequest, _fleetbeat_pb2.ListBrakesResponse]
     """Which shards hold the work of their lost nodes."""
+    AcceptStore: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.AcceptStoreRequest, _fleetbeat_pb2.AcceptStoreResponse]
+    """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -93,6 +95,8 @@ class FleetAsyncStub(FleetStub):
     """Let the work of lost nodes of a shard move, although many fell silent together."""
     ListBrakes: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListBrakesRequest, _fleetbeat_pb2.ListBrakesResponse]  # type: ignore[assignment]
     """Which shards hold the work of their lost nodes."""
+    AcceptStore: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.AcceptStoreRequest, _fleetbeat_pb2.AcceptStoreResponse]  # type: ignore[assignment]
+    """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     """Served by every front."""
@@ -200,6 +204,14 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleetbeat_pb2.ListBrakesResponse, _abc.Awaitable[_fleetbeat_pb2.ListBrakesResponse]]:
         """Which shards hold the work of their lost nodes."""
+
+    @_abc_1.abstractmethod
+    def AcceptStore(
+        self,
+        request: _fleetbeat_pb2.AcceptStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.AcceptStoreResponse, _abc.Awaitable[_fleetbeat_pb2.AcceptStoreResponse]]:
+        """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
