@@ -316,6 +316,13 @@ class Settings(BaseSettings):
         ge=1,
         le=86400,
     )
+    retry_grace_seconds: Seconds = env(
+        "FLEETBEAT_RETRY_GRACE",
+        120.0,
+        "For how long after an agent first refused a workload no refusal is the last one.",
+        ge=0,
+        le=86_400,
+    )
     orphan_after_seconds: Seconds = env(
         "FLEETBEAT_ORPHAN_AFTER",
         86400.0,

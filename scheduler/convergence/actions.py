@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.convergence.backoff import guarded_until
+from scheduler.convergence.backoff import RETRY_GRACE_SECONDS, guarded_until
 from scheduler.convergence.drain import Relocate, Vacate, is_vacating, leaving
+from scheduler.convergence.failures import terminal_code, terminal_text
 from scheduler.convergence.loss import Move, Stay, Wait, away
 from scheduler.domain.node import Node
 from scheduler.domain.workload import Actual, Desired, WorkloadSpec, WorkloadStatus
@@ -31,6 +32,8 @@ class Policy:
     """How long a node may be silent before it is NotReady."""
     stop_after_seconds: float = 60.0
     """After how much silence a node has stopped its exclusive work, where the workload says nothing else."""
+    retry_grace_seconds: float = RETRY_GRACE_SECONDS
+    """For how long after the first refusal none is the last one."""
     orphan_after_seconds: float = 86_400.0
     """How long a node is NotReady before what is committed there is released."""
 
@@ -75,11 +78,19 @@ class Finalise:
 
 
 @dataclass(frozen=True, slots=True)
+class Halt:
+    """Trying again is of no use: record that, once; it is left by a retry or a new spec."""
+
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
-    """What is, is what is wanted."""
+    """What is, is what is wanted, or nothing more is done about it."""
 
 
-Action = Place | Apply | Stop | Ask | Move | Stay | Relocate | Vacate | Delete | Finalise | Wait | Nothing
+Action = Place | Apply | Stop | Ask | Halt | Move | Stay | Relocate | Vacate | Delete | Finalise | Wait | Nothing
 
 _DEAD = frozenset({Actual.MISSING, Actual.STOPPED, Actual.FAILED})
 _LONG_AGO = timedelta.max
@@ -107,6 +118,8 @@ def next_action(
         return _deletion(status, node, now, policy)
     if not status.node_id:
         return Place()
+    if node is not None and not node.is_ready and status.terminal and spec.desired_state == Desired.RUNNING:
+        return Nothing()  # what was over when its node was lost is not begun anew elsewhere
     if node is None or not node.is_ready:
         return away(spec, status, node, now, policy, hold)
     if (not stays or is_vacating(status)) and (departure := leaving(spec, status, node)):
@@ -150,12 +163,26 @@ def _order_or_wait(spec: WorkloadSpec, status: WorkloadStatus, now: datetime, po
     order = _order(spec, status, now, policy)
     if not isinstance(order, Apply | Stop | Ask):
         return order
+    if isinstance(order, Apply) and (ended := _ended(spec, status)):
+        return ended
     if status.retry.next_retry_at and now < status.retry.next_retry_at:
         return Wait(status.retry.next_retry_at, "its agent refused it", "BackoffWait")
     guard = None if isinstance(order, Ask) else guarded_until(status.reapply, spec.revision_id)
     if guard and now < guard:
         return Wait(guard, "it was started too often", "ReapplyBackoffWait")
     return order
+
+
+def _ended(spec: WorkloadSpec, status: WorkloadStatus) -> Halt | Nothing | None:
+    """Say that a workload which is wanted running is not started again; None: it is."""
+    if status.terminal:
+        return Nothing()
+    if status.actual not in _DEAD or status.observed_revision != spec.revision_id:
+        return None
+    if status.observed_generation < spec.generation:
+        return None
+    code = terminal_code(status)
+    return Halt(code, terminal_text(status, code)) if code else None
 
 
 def _order(spec: WorkloadSpec, status: WorkloadStatus, now: datetime, policy: Policy) -> Action:

@@ -18,6 +18,7 @@ GUARDED_FROM_ATTEMPT = 3
 RETRY_FREE_ATTEMPTS = 2
 RETRY_BASE_SECONDS = 5.0
 RETRY_CAP_SECONDS = 120.0
+RETRY_GRACE_SECONDS = 120.0
 _MAX_DOUBLINGS = 32
 """Far beyond both caps; keeps the power finite for any count."""
 
@@ -72,7 +73,19 @@ def after_run(reapply: Reapply, running_since: datetime | None, now: datetime) -
     return Reapply() if now - running_since > last_wait else reapply
 
 
-def after_failure(retry: Retry, now: datetime) -> Retry:
-    """Return the count after the agent refused once more."""
-    attempts = retry.attempts + 1
-    return retry.replace(attempts=attempts, next_retry_at=now + timedelta(seconds=retry_delay(attempts)))
+def after_failure(retry: Retry, now: datetime, grace_seconds: float = RETRY_GRACE_SECONDS) -> Retry:
+    """Return the count after the agent refused once more.
+
+    Within the grace, which begins with the first failure, the last try is never used up; the waits
+    grow all the same.
+    """
+    first = retry.first_failure_at or now
+    failures = max(retry.failures, retry.attempts) + 1
+    in_grace = now - first < timedelta(seconds=grace_seconds)
+    most = max(1, retry.max_attempts - 1) if in_grace else retry.max_attempts
+    return retry.replace(
+        attempts=min(failures, most),
+        failures=failures,
+        next_retry_at=now + timedelta(seconds=retry_delay(failures)),
+        first_failure_at=first,
+    )

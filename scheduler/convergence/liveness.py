@@ -64,6 +64,11 @@ class PulseLog(Protocol):
         """Fronts that listen or did lately."""
         ...
 
+    @property
+    def period_seconds(self) -> float:
+        """How far apart what a front tells is, in seconds; a proof that it listens may be so much older."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Listening:
@@ -101,13 +106,13 @@ def listening(fronts: Iterable[Listened], now: float, slack_seconds: float) -> L
 
 def silence_seconds(node: Node, log: PulseLog, slack_seconds: float) -> float:
     """Return how long the node has provably been silent; 0 when nobody can tell."""
-    stretch = listening(log.fronts, log.now, slack_seconds)
+    stretch = listening(log.fronts, log.now, slack_seconds + log.period_seconds)
     return 0.0 if stretch is None else _silence(node, log, stretch)
 
 
 def silent_nodes(nodes: Iterable[Node], log: PulseLog, *, lease_seconds: float) -> dict[str, str]:
     """Return those Ready nodes that have been silent for the lease, each with the reason to record."""
-    stretch = listening(log.fronts, log.now, slack_of(lease_seconds))
+    stretch = listening(log.fronts, log.now, slack_of(lease_seconds) + log.period_seconds)
     if stretch is None:
         return {}
     ready = (node for node in nodes if node.is_ready)

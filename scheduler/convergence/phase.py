@@ -26,6 +26,8 @@ def phase_of(spec: WorkloadSpec, status: WorkloadStatus) -> Phase:
         return Phase.PENDING
     if status.observed_revision and status.observed_revision != spec.revision_id:
         return Phase.UPDATING
+    if status.terminal and spec.desired_state != Desired.STOPPED and status.actual != Actual.RUNNING:
+        return Phase.FAILED
     if status.retry.next_retry_at and status.actual != Actual.RUNNING:
         return Phase.RETRY_PENDING
     return next((phase for actual, phase in _OBSERVED.items() if actual == status.actual), Phase.SCHEDULED)

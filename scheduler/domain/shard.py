@@ -56,9 +56,13 @@ class RestoreRecord(Record):
     """The checksum of the backup."""
     cluster_id: str
     epoch_base: int
+    shift: int
+    """Added to each epoch of the backup."""
     generation: int
     """Of the shard map that ends the restore."""
     started_at: datetime
+    clearing: bool = False
+    """What was there before has yet to be cleared away."""
 
 
 @dataclass(frozen=True, order=True)

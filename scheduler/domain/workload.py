@@ -186,6 +186,15 @@ class Retry(Record):
     attempts: int = 0
     max_attempts: int = 5
     next_retry_at: datetime | None = None
+    failures: int = 0
+    """All of the present episode, by which the waits grow; `attempts` stays below the last one for a time."""
+    first_failure_at: datetime | None = None
+    """Of the present episode: for a time from then on no failure is the last one."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether there are no tries left."""
+        return self.attempts >= self.max_attempts > 0
 
 
 class Reason(Record):
@@ -235,6 +244,10 @@ class WorkloadStatus(Record):
     reapply: Reapply = Reapply()
     pending_reason: str = ""
     """Why no node was found; blank when placed."""
+    terminal: str = ""
+    """The code of the failure after which it is not started again, until a retry or a new spec; blank: none."""
+    interruptions: int = 0
+    """How often a running copy has ceased to run by itself."""
     attached: tuple[str, ...] = ()
     """Ids of the volumes that are attached on the node for this assignment."""
     previous_node: str = ""

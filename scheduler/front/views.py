@@ -7,6 +7,7 @@ from datetime import datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from scheduler.convergence.failures import failure_text
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
 from scheduler.domain.record import utc
@@ -14,15 +15,6 @@ from scheduler.domain.workload import Reason, WorkloadSpec, WorkloadStatus
 from scheduler.front.vitals import Vital
 from scheduler.pb import control_pb2 as pb
 from scheduler.telemetry.pulses import Usage
-
-_RUNTIME_TEXTS = ("container.stderr", "last_runtime_error", "container.runtime_error")
-_INFRASTRUCTURE = (
-    "no failover target",
-    "heartbeat expired",
-    "connection refused",
-    "deadline exceeded",
-    "transport: error while dialing",
-)
 
 
 def timestamp(when: datetime | None) -> Timestamp | None:
@@ -98,7 +90,7 @@ def workload_view(
         retry_attempts=status.retry.attempts,
         retry_max_attempts=status.retry.max_attempts,
         retry_next_at=timestamp(status.retry.next_retry_at),
-        failure_reason=failure_reason(status),
+        failure_reason=failure_text(status),
         last_updated=timestamp(since or spec.created_at),
         reason=_reason(status.status_info.reason),
         usage=_usage(usage),
@@ -107,22 +99,8 @@ def workload_view(
         assignment_epoch=status.epoch,
         pending_reason=status.pending_reason,
         replica_of=spec.replica_of,
+        interruptions=status.interruptions,
     )
-
-
-def failure_reason(status: WorkloadStatus) -> str:
-    """Join what the control plane and what the runtime says about a failure: the more telling one first."""
-    facts = status.metadata
-    stored = status.status_info.failure_reason or str(facts.get("last_error") or "")
-    runtime = next((str(facts[key]) for key in _RUNTIME_TEXTS if facts.get(key)), "")
-    both = [runtime, stored] if is_infrastructure(stored) else [stored, runtime]
-    return "\n".join(dict.fromkeys(text for text in both if text))
-
-
-def is_infrastructure(text: str) -> bool:
-    """Tell whether a text speaks of the way to the node rather than of the workload (persys.md 4.4)."""
-    lowered = text.lower()
-    return ("node" in lowered and "unavailable" in lowered) or any(phrase in lowered for phrase in _INFRASTRUCTURE)
 
 
 def _reason(reason: Reason | None) -> pb.ReasonDetail | None:

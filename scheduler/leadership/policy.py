@@ -13,5 +13,6 @@ def policy_of(settings: Settings) -> Policy:
         reapply_base_seconds=settings.reapply_guard_seconds,
         lease_seconds=settings.node_lease_seconds,
         stop_after_seconds=settings.exclusive_stop_after_seconds,
+        retry_grace_seconds=settings.retry_grace_seconds,
         orphan_after_seconds=settings.orphan_after_seconds,
     )

@@ -7,13 +7,15 @@ assignment that is over is taken back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 
 from scheduler.agents.classify import NOT_NOW, OLDER_EPOCH
-from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Nothing, Place, Stop
+from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Halt, Nothing, Place, Stop
 from scheduler.convergence.drain import Relocate, Vacate, waits_for
+from scheduler.convergence.failures import RETRIES_EXHAUSTED, lacks_runtime
 from scheduler.convergence.loss import Move, Stay, Wait
 from scheduler.domain.errors import AgentRejected, AgentUnreachable, Fenced
 from scheduler.domain.event import EventType
@@ -29,22 +31,31 @@ from scheduler.loops.look import Look, action_for, look
 from scheduler.loops.loss_steps import RETURN, blocked, came_back, no_target, renew, stay, take_back_home, weigh
 from scheduler.loops.loss_steps import tell as tell_of_return
 from scheduler.loops.replicas import copy_is_gone, end_copies
-from scheduler.placement.request import request_of
+from scheduler.placement.request import request_of, workload_type
 from scheduler.store.assign import Placed, Vanished
 from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
-from scheduler.store.observations import Recorded, record_applied, record_failure, record_report
+from scheduler.store.nodes import drop_type
+from scheduler.store.observations import (
+    Counted,
+    Recorded,
+    record_applied,
+    record_failure,
+    record_halt,
+    record_report,
+)
 from scheduler.store.placements import Outcome
 from scheduler.store.refit import is_committed, refit
 from scheduler.store.tombstones import add_tombstone, clear_tombstone, tombstone_id
 from scheduler.store.volumes import needs_keeping_up
 from scheduler.store.workloads import finalize_delete
-from scheduler.store.write import Ref
+from scheduler.store.write import Guard, Ref
 
 log = structlog.get_logger(__name__)
 
 UNREACHABLE = "AGENT_UNREACHABLE"
 APPLY = "ReapplyRunning"
 STOP = "ApplyStopped"
+HALT = "TerminalFailureNoReapply"
 
 
 async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds) -> Done:
@@ -52,31 +63,68 @@ async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds)
     seen = await look(ctx, workload_id)
     if seen is None:
         return Done("NoAction")
-    match await action_for(ctx, seen, holds):
-        case Nothing():
-            done = Done("NoAction")
-        case Wait(name=name):
-            done = Done(name)
-        case Place():
-            done = await _place(ctx, seen, guards, holds)
-        case Stay() as why_it_stays:
-            done = await stay(ctx, seen, guards, why_it_stays)
-        case Move(why=why):
-            done = await _move(ctx, seen, guards, why)
-        case Relocate(why=why):
-            done = await relocate(ctx, seen, guards, why)
-        case Vacate(why=why):
-            done = await vacate(ctx, seen, guards, why)
-        case Apply(why=why) | Stop(why=why):
-            done = await _order(ctx, seen, guards, why)
-        case Ask(why=why):
-            done = await _ask(ctx, seen, guards, why)
-        case Delete():
-            done = await _delete(ctx, seen, guards)
-        case Finalise(tombstone=tombstone):
-            done = await _finalise(ctx, seen, guards, tombstone=tombstone)
+    action = await action_for(ctx, seen, holds)
+    if isinstance(action, Apply | Stop | Ask | Halt | Delete | Finalise):
+        done = await _on_its_node(ctx, seen, guards, action)
+    else:
+        done = await _find_its_node(ctx, seen, guards, holds, action)
     ctx.on_result(done.what, done.success)
     return done
+
+
+async def _find_its_node(
+    ctx: LoopContext,
+    seen: Look,
+    guards: Guards,
+    holds: Holds,
+    action: Nothing | Wait | Place | Stay | Move | Relocate | Vacate,
+) -> Done:
+    """Do what concerns the question on which node the workload is."""
+    match action:
+        case Nothing() | Wait():
+            return Done(action.name if isinstance(action, Wait) else "NoAction")
+        case Place():
+            return await _place(ctx, seen, guards, holds)
+        case Stay():
+            return await stay(ctx, seen, guards, action)
+        case Move(why=why):
+            return await _move(ctx, seen, guards, why)
+        case Relocate(why=why):
+            return await relocate(ctx, seen, guards, why)
+        case Vacate(why=why):
+            return await vacate(ctx, seen, guards, why)
+
+
+async def _on_its_node(
+    ctx: LoopContext, seen: Look, guards: Guards, action: Apply | Stop | Ask | Halt | Delete | Finalise
+) -> Done:
+    """Do what concerns the copy on its node."""
+    match action:
+        case Apply(why=why) | Stop(why=why):
+            return await _order(ctx, seen, guards, why)
+        case Ask(why=why):
+            return await _ask(ctx, seen, guards, why)
+        case Halt():
+            return await _halt(ctx, seen, guards, action)
+        case Delete():
+            return await _delete(ctx, seen, guards)
+        case Finalise(tombstone=tombstone):
+            return await _finalise(ctx, seen, guards, tombstone=tombstone)
+
+
+async def _halt(ctx: LoopContext, seen: Look, guards: Guards, halt: Halt) -> Done:
+    """Record that it is not started again, and tell of it once."""
+    if await record_halt(ctx.store, seen.status, halt.code, halt.why, now=ctx.now(), guards=await guards()):
+        _tell_of_end(ctx, seen, halt.code, halt.why)
+    return Done(HALT)
+
+
+def _tell_of_end(ctx: LoopContext, seen: Look, code: str, why: str) -> None:
+    log.warning("a workload has failed for good", workload=seen.spec.id, code=code, why=why)
+    details = {"code": code, "revision": seen.spec.revision_id}
+    ctx.emit(
+        EventType.WORKLOAD_FAILED, workload_id=seen.spec.id, node_id=seen.status.node_id, reason=why, details=details
+    )
 
 
 async def settle_tombstone(ctx: LoopContext, node_id: str, workload_id: str, guards: Guards) -> Done:
@@ -172,6 +220,8 @@ async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done
         log.info("a workload gives up its node", workload=status.id, node=node.node_id, why=misfit)
         await settle_tombstone(ctx, node.node_id, status.id, guards)
         return Done("ReschedulePending", again=True)
+    if what == APPLY and (alive := await _lives_already(ctx, seen, held)):
+        return alive
     try:
         report = await ctx.agents.apply(node, seen.spec, desired=seen.spec.desired_state, epoch=status.epoch)
     except (AgentUnreachable, AgentRejected) as error:
@@ -199,10 +249,29 @@ async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done
     return Done(what)
 
 
+async def _lives_already(ctx: LoopContext, seen: Look, guards: Sequence[Guard]) -> Done | None:
+    """Look again before a copy is started anew, where news comes by lists and may be old; None: start it."""
+    node, status = _node(seen), seen.status
+    if node.reports_epochs or status.observed_revision != seen.spec.revision_id or status.actual == Actual.PENDING:
+        return None
+    try:
+        report = await ctx.agents.status(node, status.id)
+    except (AgentUnreachable, AgentRejected):
+        return None  # the order will tell
+    if report.state != Actual.RUNNING or status.observed_generation < seen.spec.generation:
+        return None
+    await record_report(
+        ctx.store, node.node_id, report, now=ctx.now(), from_cache=False, guards=guards,
+        seen_revision=seen.status_revision,
+    )  # fmt: skip
+    return Done("NoAction")
+
+
 async def _misfit(ctx: LoopContext, seen: Look, guards: Guards) -> str:
     """Bring the node's ledger in line with a changed spec; say why that is impossible, blank when it is not."""
     status = seen.status
     changed = status.observed_revision not in ("", seen.spec.revision_id)
+    changed = changed or status.observed_generation < seen.spec.generation  # a policy: where it may run
     ledger = ctx.cache.get(LEDGERS, status.node_id).record
     is_held = is_committed(ledger, request_of(seen.spec), status.epoch) and not needs_keeping_up(seen.spec, status)
     if not changed and is_held:
@@ -219,11 +288,34 @@ async def _not_taken(
         log.warning("a node knows a newer assignment", workload=seen.spec.id, epoch=seen.status.epoch)
         await renew(ctx, seen, guards)
         return Done(what, success=False)
-    counted = what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW)
-    await record_failure(
-        ctx.store, seen.status, code=code, message=str(error), counted=counted, now=ctx.now(), guards=await guards()
+    if what == APPLY and lacks_runtime(code, str(error)):
+        return await _without_runtime(ctx, seen, guards, str(error))
+    counted = await record_failure(
+        ctx.store,
+        seen.status,
+        code=code,
+        message=str(error),
+        counted=what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW),
+        now=ctx.now(),
+        grace_seconds=ctx.policy.retry_grace_seconds,
+        guards=await guards(),
     )
+    if counted is Counted.EXHAUSTED:
+        _tell_of_end(ctx, seen, RETRIES_EXHAUSTED, str(error))
     return Done(what, success=False)
+
+
+async def _without_runtime(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
+    """Take a node for one that cannot run workloads of this type, until its agent registers again; find another one."""
+    node, workload_id = _node(seen), seen.spec.id
+    held = await guards()
+    await drop_type(ctx.store, node.node_id, workload_type(seen.spec.type), guards=held)
+    misfit = await refit(ctx.store, seen.status, ctx.overcommit, now=ctx.now(), guards=held)
+    log.warning("a node lacks a runtime", node=node.node_id, workload=workload_id, type=seen.spec.type, error=why)
+    if misfit:
+        ctx.emit(EventType.RESCHEDULED, workload_id=workload_id, node_id=node.node_id, reason=why)
+        await settle_tombstone(ctx, node.node_id, workload_id, guards)
+    return Done("ReschedulePending", success=bool(misfit), again=bool(misfit))
 
 
 async def _take_back(ctx: LoopContext, seen: Look, guards: Guards) -> None:

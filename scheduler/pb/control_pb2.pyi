@@ -1493,6 +1493,7 @@ class WorkloadView(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_EPOCH_FIELD_NUMBER: _builtins.int
     PENDING_REASON_FIELD_NUMBER: _builtins.int
+    INTERRUPTIONS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     REPLICAS_RUNNING_FIELD_NUMBER: _builtins.int
     REPLICAS_PRESENT_FIELD_NUMBER: _builtins.int
@@ -1509,6 +1510,8 @@ class WorkloadView(_message.Message):
     generation: _builtins.int
     assignment_epoch: _builtins.int
     pending_reason: _builtins.str
+    interruptions: _builtins.int
+    """how often a running copy has ceased to run by itself"""
     replicas: _builtins.int
     """wanted; 1 for a copy"""
     replicas_running: _builtins.int
@@ -1546,6 +1549,7 @@ class WorkloadView(_message.Message):
         generation: _builtins.int = ...,
         assignment_epoch: _builtins.int = ...,
         pending_reason: _builtins.str = ...,
+        interruptions: _builtins.int = ...,
         replicas: _builtins.int = ...,
         replicas_running: _builtins.int = ...,
         replicas_present: _builtins.int = ...,
@@ -1553,7 +1557,7 @@ class WorkloadView(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "last_updated", b"last_updated", "reason", b"reason", "retry_next_at", b"retry_next_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "replica_of", b"replica_of", "replicas", b"replicas", "replicas_present", b"replicas_present", "replicas_running", b"replicas_running", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "interruptions", b"interruptions", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "replica_of", b"replica_of", "replicas", b"replicas", "replicas_present", b"replicas_present", "replicas_running", b"replicas_running", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

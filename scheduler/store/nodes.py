@@ -11,6 +11,8 @@ from scheduler.store.store import Store
 from scheduler.store.write import Guard, Ref, View, Write
 
 SHARD_LABEL = "scheduler_shard"
+NO_TYPE = "none"
+"""Stands alone in the list of a node that runs no type of workload at all any more."""
 _TYPE_ALIASES = {"docker-container": "container", "docker-compose": "compose"}
 
 
@@ -63,6 +65,24 @@ async def set_health(
             return Write(result=False)
         write = Write(result=True)
         write.put(NODES, node_id, _healthy(node, str(health), reason, by, now))
+        return write
+
+    return await store.transact([Ref(NODES, node_id)], decide, guards=guards)
+
+
+async def drop_type(store: Store, node_id: str, kind: str, *, guards: Sequence[Guard] = ()) -> bool:
+    """Take a type of workloads off what a node runs, until its agent registers again; return whether that was news."""
+
+    def decide(view: View) -> Write[bool]:
+        node = view.get(NODES, node_id).record
+        if node is None:
+            return Write(result=False)
+        # A blank list means everything but VMs, so it must not become blank by this.
+        runs = node.supported_workload_types or ("container", "compose")
+        left = tuple(one for one in runs if one != kind) or (NO_TYPE,)
+        write = Write(left != node.supported_workload_types)
+        if write.result:
+            write.put(NODES, node_id, node.replace(supported_workload_types=left))
         return write
 
     return await store.transact([Ref(NODES, node_id)], decide, guards=guards)

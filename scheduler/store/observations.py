@@ -19,7 +19,15 @@ from enum import Enum, auto
 from typing import Any
 
 from scheduler.convergence.actions import needs_attention
-from scheduler.convergence.backoff import after_failure, after_run, after_start, after_stop, after_touch
+from scheduler.convergence.backoff import (
+    RETRY_GRACE_SECONDS,
+    after_failure,
+    after_run,
+    after_start,
+    after_stop,
+    after_touch,
+)
+from scheduler.convergence.failures import RETRIES_EXHAUSTED
 from scheduler.convergence.loss import loss_over
 from scheduler.convergence.phase import phase_of
 from scheduler.domain.record import utc
@@ -32,6 +40,8 @@ from scheduler.store.tombstones import put_tombstone, tombstone_id
 from scheduler.store.write import Guard, Ref, Versioned, View, Write
 
 MAX_TEXT_BYTES = 1024
+LAST_ACTION = "last_action"
+"""Metadata of a status: what the reference system did last; ours keeps the one that ended all tries."""
 FACTS = (
     "failure_reason",
     "retry_terminal",
@@ -42,6 +52,9 @@ FACTS = (
     "vm.primary_ip",
 )
 """The only metadata of a report that is kept: bounded by MAX_TEXT_BYTES each, and no key of the scheduler's own."""
+MAX_INTERRUPTIONS = 1_000_000
+_INTERRUPTED = frozenset({Actual.PENDING, Actual.FAILED, Actual.MISSING})
+"""What a running copy turns into when something happens to it that nobody has ordered."""
 _TALKATIVE = frozenset({Actual.FAILED, Actual.UNKNOWN})
 """States whose message is worth a write of its own; progress and uptime texts are not."""
 
@@ -66,6 +79,16 @@ class Fit(Enum):
     """The workload is assigned to another node."""
     UNRELATED = auto()
     """No assignment to compare with, or one that this process has not heard of."""
+
+
+class Counted(Enum):
+    """What became of the news that an order did not get through."""
+
+    KNOWN = auto()
+    """It is recorded already, or speaks about an assignment that is over."""
+    RECORDED = auto()
+    EXHAUSTED = auto()
+    """That was the last try."""
 
 
 class Recorded(Enum):
@@ -224,6 +247,8 @@ def _with_news(spec: WorkloadSpec, status: WorkloadStatus, report: Report, now: 
         return status
     after = _observed(status, report, revision, now, moved=moved)
     after = after.replace(metadata={**{k: v for k, v in after.metadata.items() if k not in FACTS}, **facts})
+    if status.actual == Actual.RUNNING and report.state in _INTERRUPTED and spec.desired_state == Desired.RUNNING:
+        after = after.replace(interruptions=min(status.interruptions + 1, MAX_INTERRUPTIONS))
     return after.replace(status=phase_of(spec, after))
 
 
@@ -248,9 +273,14 @@ def _observed(status: WorkloadStatus, report: Report, revision: str, now: dateti
     reapply, retry = status.reapply, status.retry
     if status.actual == Actual.RUNNING and report.state != Actual.RUNNING:
         reapply = after_run(reapply, status.status_info.last_updated, now)
+    terminal = status.terminal
     if report.state == Actual.RUNNING:
-        retry = Retry(max_attempts=retry.max_attempts)
-    after = status.replace(status_info=info, observed_revision=revision, reapply=reapply, retry=retry)
+        retry, terminal = Retry(max_attempts=retry.max_attempts), ""
+    elif terminal and info.reason:
+        info = info.replace(reason=info.reason.replace(retryable=False))
+    after = status.replace(
+        status_info=info, observed_revision=revision, reapply=reapply, retry=retry, terminal=terminal
+    )
     return loss_over(after)
 
 
@@ -319,26 +349,29 @@ async def record_failure(
     retryable: bool = True,
     counted: bool,
     now: datetime,
+    grace_seconds: float = RETRY_GRACE_SECONDS,
     guards: Sequence[Guard] = (),
-) -> bool:
+) -> Counted:
     """Record that an order did not get through.
 
-    counted: the agent refused it, which delays the next try; else it could not be reached,
-        which is written once and uses up nothing.
-
-    Return whether something was written.
+    counted: the agent refused it, which delays the next try, and at last there is none; else it
+        could not be reached, which is written once and uses up nothing.
     """
     workload_id = seen.id
 
-    def decide(view: View) -> Write[bool]:
+    def decide(view: View) -> Write[Counted]:
         spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
         if spec is None or status is None or (status.node_id, status.epoch) != (seen.node_id, seen.epoch):
-            return Write(result=False)
+            return Write(Counted.KNOWN)
         known = status.status_info.reason
         if not counted and known and known.code == code:
-            return Write(result=False)
-        after = _failed(status, code, message, now, retryable=retryable, counted=counted)
-        write = Write(result=True)
+            return Write(Counted.KNOWN)
+        retry = after_failure(status.retry, now, grace_seconds) if counted else status.retry
+        after = _failed(status, code, message, now, retryable=retryable, retry=retry)
+        write = Write(Counted.RECORDED)
+        if counted and retry.is_used_up and spec.desired_state == Desired.RUNNING and not status.terminal:
+            after = _halted(after, RETRIES_EXHAUSTED, message, now)
+            write.result = Counted.EXHAUSTED
         write.put(STATUSES, workload_id, after.replace(status=phase_of(spec, after)))
         return write
 
@@ -366,10 +399,39 @@ def _count(ordered: WorkloadSpec, seen: WorkloadStatus, now: datetime, base_seco
     return after_start(seen.reapply, ordered.revision_id, now, base_seconds)
 
 
+async def record_halt(
+    store: Store, seen: WorkloadStatus, code: str, why: str, *, now: datetime, guards: Sequence[Guard] = ()
+) -> bool:
+    """Record that a workload is not started again, if it still is as it was seen; return whether that was news."""
+    workload_id = seen.id
+
+    def decide(view: View) -> Write[bool]:
+        spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
+        if spec is None or status != seen or spec.desired_state != Desired.RUNNING:
+            return Write(result=False)
+        after = _halted(status, code, why, now)
+        write = Write(result=True)
+        write.put(STATUSES, workload_id, after.replace(status=phase_of(spec, after)))
+        return write
+
+    return await store.transact([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)], decide, guards=guards)
+
+
+def _halted(status: WorkloadStatus, code: str, why: str, now: datetime) -> WorkloadStatus:
+    text = bounded(why)
+    reason = Reason(code=bounded(code), message=text, last_transition=now, retryable=False)
+    return status.replace(
+        terminal=bounded(code),
+        retry=status.retry.replace(next_retry_at=None),
+        status_info=status.status_info.replace(reason=reason, failure_reason=text),
+        metadata={**status.metadata, LAST_ACTION: "TerminalFailureNoReapply"},
+    )
+
+
 def _failed(
-    status: WorkloadStatus, code: str, message: str, now: datetime, *, retryable: bool, counted: bool
+    status: WorkloadStatus, code: str, message: str, now: datetime, *, retryable: bool, retry: Retry
 ) -> WorkloadStatus:
-    retry = after_failure(status.retry, now) if counted else status.retry
+    counted = retry is not status.retry
     text = bounded(message)
     reason = Reason(
         code=code, message=text, last_transition=now, next_retry_at=retry.next_retry_at, retryable=retryable

@@ -21,7 +21,14 @@ from scheduler.store import volumes
 from scheduler.store.claims import Applied, Claim, check_is_own, claiming
 from scheduler.store.keys import ASSIGNMENTS, LEDGERS, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import FACTS as _FACTS
-from scheduler.store.observations import ReportOutcome, record_applied, record_failure, record_missing, record_report
+from scheduler.store.observations import (
+    LAST_ACTION,
+    ReportOutcome,
+    record_applied,
+    record_failure,
+    record_missing,
+    record_report,
+)
 from scheduler.store.store import Store
 from scheduler.store.tombstones import add_tombstone, clear_tombstone, put_tombstone, tombstone_id
 from scheduler.store.write import Guard, Ref, View, Write
@@ -107,7 +114,7 @@ def _same_content(old: WorkloadSpec, status: WorkloadStatus | None, spec: Worklo
     if new == old:
         return Write(Applied(old, status, replicas_before=old.replicas))
     if new.desired_state != old.desired_state:
-        status = status.replace(reapply=Reapply())
+        status = status.replace(reapply=Reapply(), terminal="")
     new = new.replace(generation=old.generation + 1)
     return _write(Applied(new, status, changed=True, replicas_before=old.replicas))
 
@@ -180,6 +187,8 @@ def retrying(workload_id: str) -> Callable[[View], Write[WorkloadStatus]]:
         spec = _known(view, workload_id)
         _check_not_deleted(spec)
         status = _cleared(spec, view.get(STATUSES, workload_id).record)
+        # Its agent may tell of the same failure once more before the order gets there: the order goes out all the same.
+        status = status.replace(observed_generation=min(status.observed_generation, spec.generation - 1))
         write = Write(status)
         write.put(STATUSES, workload_id, status)
         return write
@@ -274,8 +283,9 @@ def _cleared(spec: WorkloadSpec, status: WorkloadStatus | None) -> WorkloadStatu
     status = status.replace(
         retry=Retry(max_attempts=status.retry.max_attempts),
         reapply=Reapply(),
+        terminal="",
         status_info=status.status_info.replace(failure_reason="", reason=None),
-        metadata={key: value for key, value in status.metadata.items() if key not in _FACTS},
+        metadata={key: value for key, value in status.metadata.items() if key not in (*_FACTS, LAST_ACTION)},
     )
     return status.replace(status=phase_of(spec, status))
 

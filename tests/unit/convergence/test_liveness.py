@@ -34,6 +34,7 @@ class Log:
     now: float = NOW
     pulses: dict[str, Heard] = field(default_factory=dict)
     fronts: list[Front] = field(default_factory=list)
+    period_seconds: float = 0.0
 
 
 def node(name: str = "n1", *, ready: bool = True, since: float = NOW - 3600) -> Node:

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from scheduler.convergence.failures import failure_text, is_infrastructure
 from scheduler.domain.node import Node, Taint
 from scheduler.domain.workload import Reason, Retry, StatusInfo, WorkloadSpec, WorkloadStatus
-from scheduler.front.views import failure_reason, is_infrastructure, node_view, timestamp, workload_view
+from scheduler.front.views import node_view, timestamp, workload_view
 from scheduler.front.vitals import NOBODY, Vital
 from scheduler.telemetry.pulses import Usage, Use
 
@@ -33,12 +34,12 @@ def failed(reason: str, **facts: str) -> WorkloadStatus:
         (failed("", **{"last_runtime_error": "b", "container.runtime_error": "c"}), "b"),
     ],
 )
-def test_the_more_telling_half_of_a_failure_comes_first(status: WorkloadStatus, text: str) -> None:
+def test_F29_the_more_telling_half_of_a_failure_comes_first(status: WorkloadStatus, text: str) -> None:
     """The runtime's words before those about the way to the node; equal texts once."""
-    assert failure_reason(status) == text
+    assert failure_text(status) == text
 
 
-def test_texts_about_the_way_to_the_node_are_told_apart() -> None:
+def test_F30_texts_about_the_way_to_the_node_are_told_apart() -> None:
     """As the reference system does (4.4)."""
     for text in ("Node n1 is UNAVAILABLE", "no failover target", "heartbeat expired: x", "context deadline exceeded"):
         assert is_infrastructure(text)

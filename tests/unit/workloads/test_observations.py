@@ -25,6 +25,7 @@ from scheduler.store.memory import MemoryEtcd
 from scheduler.store.observations import (
     FACTS,
     MAX_TEXT_BYTES,
+    Counted,
     Recorded,
     ReportOutcome,
     bounded,
@@ -364,9 +365,10 @@ async def test_scenario_R5_an_unreachable_agent_uses_up_nothing(etcd: MemoryEtcd
     assert status.status_info.reason
     assert status.status_info.reason.code == "AGENT_UNREACHABLE"
     revision = etcd.revision
-    assert not await record_failure(
+    again = await record_failure(
         store, seen, code="AGENT_UNREACHABLE", message="still not", counted=False, now=LATER
     )
+    assert again is Counted.KNOWN
     assert etcd.revision == revision
 
 

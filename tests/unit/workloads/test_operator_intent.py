@@ -6,13 +6,13 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.domain.errors import InvalidInput, NotFound, Refused
 from scheduler.domain.ledger import Commitment, Ledger
 from scheduler.domain.node import Drain, DrainJob, Health, Node, Taint
-from scheduler.store import intent
+from scheduler.store import intent, transact
 from scheduler.store.intent import NO_DEADLINE, Wish
 from scheduler.store.keys import LEDGERS, NODES
 from scheduler.store.memory import MemoryEtcd
@@ -26,6 +26,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 OFFER = Node(node_id="n-1", agent_endpoint="10.0.0.1:1", total_cpu=4.0, total_memory=8192, labels={"zone": "a"})
 JOB = DrainJob(reason="asked", max_parallel=2)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back off for no time: the turns decide who goes on, however busy the machine is."""
+    monkeypatch.setattr(transact, "_BACKOFF_SECONDS", 0)
 
 
 @pytest.fixture
@@ -223,7 +229,7 @@ async def _all_at_once(choose: object) -> None:
     assert after.total_cpu == 8.0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_F65_drain_and_undrain_leave_no_half_of_either_and_no_placement_slips_in(data: st.DataObject) -> None:
     """At every turn of a placement, a heartbeat and a registration: a node under drain takes nothing new."""
