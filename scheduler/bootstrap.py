@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,13 +25,14 @@ from scheduler.placement.capacity import Overcommit
 from scheduler.queues.admission import Admission
 from scheduler.queues.app import make_app
 from scheduler.queues.publish import Publisher, WakeUps
-from scheduler.settings import Settings, SettingsError
-from scheduler.store.cache import Cache
+from scheduler.settings import Settings
+from scheduler.store.cache import Cache, Change
 from scheduler.store.cluster import ensure_shard_map, join_cluster
 from scheduler.store.endpoints import TlsFiles
 from scheduler.store.etcd import Etcd
-from scheduler.store.keys import SHARD_MAP, Table
+from scheduler.store.keys import CLUSTER, SHARD_MAP, Table
 from scheduler.store.placements import Placer
+from scheduler.store.pulses import PulsePages
 from scheduler.store.store import Store
 from scheduler.store.volumes import kept_volumes
 from scheduler.telemetry.event_store import EventStore
@@ -39,6 +41,7 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 from scheduler.telemetry.redis import make_redis
 from scheduler.telemetry.shared import SharedMetrics
+from scheduler.telemetry.spare_pulses import SparedPulses
 
 _READY_SECONDS = 10.0
 _GAPS_PER_LEASE = 3
@@ -103,12 +106,10 @@ async def open_beat(settings: Settings) -> BeatParts:
 
 
 async def open_worker(settings: Settings) -> WorkerParts:
-    """Open what tasks need. Raises StoreUnavailable, WrongCluster, SettingsError."""
+    """Open what tasks need. Raises StoreUnavailable, WrongCluster."""
     async with AsyncExitStack() as stack:
         base = await _open_store(settings, stack, TABLES)
         redis = _closing(stack, make_redis(settings))
-        if redis is None:
-            raise SettingsError("REDIS_ADDR= must be set: workers admit cycles through Redis")
         metrics = Metrics()
         events = _open_events(settings, base, redis, metrics, stack)
         _share(metrics, base, redis, stack)
@@ -118,7 +119,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
             store=base.store,
             placer=_make_placer(settings, base, metrics),
             agents=_open_agents(settings, base.cache, metrics, stack),
-            pulses=make_pulses(settings, redis),
+            pulses=await _open_pulses(settings, base, redis, stack),
             wake=_open_wake_ups(settings, base.cache, stack)[0].wake,
             now=_utc_now,
             emit=events.emit,
@@ -131,7 +132,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
 
 
 async def open_front(settings: Settings) -> FrontParts:
-    """Open what a front serves with. Raises StoreUnavailable, WrongCluster, SettingsError."""
+    """Open what a front serves with. Raises StoreUnavailable, WrongCluster."""
     async with AsyncExitStack() as stack:
         base = await _open_store(settings, stack, TABLES)
         redis = _closing(stack, make_redis(settings))
@@ -146,7 +147,7 @@ async def open_front(settings: Settings) -> FrontParts:
             cache=base.cache,
             placer=_make_placer(settings, base, metrics),
             agents=_open_agents(settings, base.cache, metrics, stack),
-            pulses=make_pulses(settings, redis),
+            pulses=await _open_pulses(settings, base, redis, stack),
             events=_open_events(settings, base, redis, metrics, stack),
             metrics=metrics,
             wake=wake_ups.wake,
@@ -161,14 +162,22 @@ async def open_front(settings: Settings) -> FrontParts:
 async def _open_store(settings: Settings, stack: AsyncExitStack, tables: tuple[Table[Any], ...]) -> BeatParts:
     etcd = make_etcd(settings)
     stack.push_async_callback(etcd.close)
-    cache = Cache(etcd, tables)
+    cache = Cache(etcd, tuple(dict.fromkeys((*tables, CLUSTER))))
     store = Store(etcd, cache=cache)
     cluster = await join_cluster(store, settings.cluster_id)
     await ensure_shard_map(store, settings.shard_count, settings.shard_hash)
     await cache.start()
+    cache.subscribe(partial(_take_base, store))
     stack.push_async_callback(cache.close)
     await cache.ready(_READY_SECONDS)
     return BeatParts(etcd, store, cache, stack, cluster.cluster_id)
+
+
+def _take_base(store: Store, changes: Sequence[Change]) -> None:
+    """Have new epochs rest on the base of the cluster as it is now: a restore raises it."""
+    for change in changes:
+        if change.table is CLUSTER and change.after.record:
+            store.epoch_base = change.after.record.epoch_base
 
 
 def _share(metrics: Metrics, parts: BeatParts, redis: Redis | None, stack: AsyncExitStack) -> None:
@@ -189,9 +198,12 @@ def overcommit_of(settings: Settings) -> Overcommit:
     return Overcommit(settings.overcommit_cpu, settings.overcommit_memory, settings.overcommit_disk)
 
 
-def make_pulses(settings: Settings, redis: Redis | None) -> Pulses:
-    """Return the pulses over a Redis connection, None: without."""
-    return Pulses(redis, gap_limit_seconds=settings.node_lease_seconds / _GAPS_PER_LEASE)
+async def _open_pulses(settings: Settings, base: BeatParts, redis: Redis | None, stack: AsyncExitStack) -> Pulses:
+    pages = PulsePages(base.etcd)
+    await pages.start()
+    stack.push_async_callback(pages.close)
+    lease = settings.node_lease_seconds
+    return SparedPulses(redis, pages, gap_limit_seconds=lease / _GAPS_PER_LEASE, lease_seconds=lease)
 
 
 def _closing(stack: AsyncExitStack, redis: Redis | None) -> Redis | None:

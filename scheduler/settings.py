@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, SecretStr, ValidationError, model_validato
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from scheduler.domain.drift import OrphanPolicy
 from scheduler.settings_unread import unknown_variables, unread_variables
 from scheduler.settings_values import (
     BindHost,
@@ -155,7 +156,7 @@ class Settings(BaseSettings):
     store_patience_seconds: Seconds = env(
         "FLEETBEAT_STORE_PATIENCE",
         5.0,
-        "Silence of etcd after which a front is degraded and refuses writes; at least two FLEETBEAT_STORE_PROBE_INTERVAL.",
+        "Silence of etcd after which a front is degraded and takes no writes; at least two FLEETBEAT_STORE_PROBE_INTERVAL.",
         ge=0.1,
         le=600,
     )
@@ -242,6 +243,26 @@ class Settings(BaseSettings):
     drift_interval_seconds: Seconds = env(
         "SCHEDULER_DRIFT_DETECT_INTERVAL", 300.0, "Period of drift detection.", ge=0.2, le=86400
     )
+    drift_orphan_policy: Annotated[OrphanPolicy, BeforeValidator(lower)] = env(
+        "FLEETBEAT_DRIFT_ORPHAN_POLICY",
+        OrphanPolicy.KEEP,
+        "What becomes of a copy on a node that no record speaks of; adopt keeps it for a workload of its name.",
+        allowed="keep, adopt or delete",
+    )
+    drift_sightings: Whole = env(
+        "FLEETBEAT_DRIFT_SIGHTINGS", 3, "In how many cycles it must be seen before it is deleted.", ge=1, le=1000
+    )
+    drift_grace_seconds: Seconds = env(
+        "FLEETBEAT_DRIFT_GRACE", 600.0, "For how long it must be seen before it is deleted.", ge=0, le=31_536_000
+    )
+    drift_max_share: Number = env(
+        "FLEETBEAT_DRIFT_MAX_SHARE",
+        0.1,
+        "The share of a node's copies that are deleted in one cycle at most; one always may be.",
+        ge=0.0,
+        le=1.0,
+    )
+    drift_dry_run: Flag = env("FLEETBEAT_DRIFT_DRY_RUN", default=False, meaning="Find and tell, and delete nothing.")
     monitor_nodes_interval_seconds: Seconds = env(
         "FLEETBEAT_MONITOR_NODES_INTERVAL", 5.0, "Period of the node monitor.", ge=0.2, le=3600
     )
@@ -528,12 +549,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"FLEETBEAT_NODE_LEASE={short(s.node_lease_seconds)} must be at least twice "
             f"FLEETBEAT_HEARTBEAT_INTERVAL={short(s.heartbeat_interval_seconds)}"
         )
-    fresh = s.suggestion_max_age_seconds + s.suggestion_tolerance_seconds
-    if s.suggestion_ttl_seconds < fresh:
-        yield (
-            f"FLEETBEAT_SUGGESTION_TTL={short(s.suggestion_ttl_seconds)} must be at least FLEETBEAT_SUGGESTION_MAX_AGE "
-            f"and FLEETBEAT_SUGGESTION_CLOCK_TOLERANCE together ({short(fresh)}), or a suggestion is carried out again"
-        )
+    yield from _suggestion_contradictions(s)
     if s.node_grace_seconds < s.heartbeat_interval_seconds:
         yield (
             f"SCHEDULER_NODE_UNAVAILABLE_GRACE={short(s.node_grace_seconds)} must be at least "
@@ -570,6 +586,16 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if s.shard_index >= s.shard_count:
         yield f"SCHEDULER_SHARD_INDEX={s.shard_index} must be below SCHEDULER_SHARD_COUNT={s.shard_count}"
     yield from _login_contradictions(s)
+
+
+def _suggestion_contradictions(s: Settings) -> Iterator[str]:
+    short = format_duration
+    fresh = s.suggestion_max_age_seconds + s.suggestion_tolerance_seconds
+    if s.suggestion_ttl_seconds < fresh:
+        yield (
+            f"FLEETBEAT_SUGGESTION_TTL={short(s.suggestion_ttl_seconds)} must be at least FLEETBEAT_SUGGESTION_MAX_AGE "
+            f"and FLEETBEAT_SUGGESTION_CLOCK_TOLERANCE together ({short(fresh)}), or a suggestion is carried out again"
+        )
 
 
 def _login_contradictions(s: Settings) -> Iterator[str]:

@@ -42,6 +42,7 @@ def _overview(answer: fleetbeat_pb2.GetClusterStatusResponse, server: str) -> st
         [
             ("cluster", answer.cluster_id),
             ("front", server),
+            ("mode", f"{answer.mode}: {answer.mode_reason}" if answer.mode_reason else answer.mode),
             ("leader", f"{leader.instance_id} (term {leader.term})" if leader.instance_id else "nobody leads"),
             ("nodes", _counts(answer.summary, "nodes")),
             ("workloads", _counts(answer.summary, "workloads")),

@@ -34,6 +34,8 @@ class Sight:
     """What etcd said last: the cluster it holds, None for none; blank: it has not been asked."""
     restoring: str = ""
     """Why a restore that is under way is not complete; blank: there is none."""
+    outdated: bool = False
+    """The cache does not show the record of the cluster that etcd has: it may be of before a restore."""
     vanished: str = ""
     """What this process has seen and etcd, all at once, does not hold any more; blank: nothing."""
 
@@ -62,6 +64,8 @@ def next_mode(before: Mode, sight: Sight, *, patience_seconds: float) -> Standin
         return Standing(Mode.DEGRADED, "etcd has just begun to answer again; writes are still refused")
     if why := _not_ours(sight):
         return Standing(Mode.RECOVERY, why)
+    if before is Mode.RECOVERY and sight.outdated:
+        return Standing(Mode.RECOVERY, "what etcd holds now is still being read; writes are refused until then")
     return Standing(Mode.NORMAL)
 
 

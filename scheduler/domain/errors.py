@@ -64,6 +64,12 @@ class WrongCluster(FleetbeatError):  # noqa: N818
     reason = "WRONG_CLUSTER"
 
 
+class BadBackup(FleetbeatError):  # noqa: N818
+    """The file is no backup that this version can read, or it is damaged."""
+
+    reason = "BAD_BACKUP"
+
+
 class AgentUnreachable(FleetbeatError):  # noqa: N818
     """The node's agent does not answer."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import structlog
@@ -11,6 +12,9 @@ from scheduler.domain.errors import InvalidInput, Refused
 from scheduler.front.parts import FrontParts
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.store.cluster import accept_store
+
+_LOOKS = 50
+_LOOK_SECONDS = 0.1
 
 _log = structlog.get_logger("scheduler.front.acceptance")
 
@@ -40,5 +44,9 @@ class Acceptance:
             hash_name=settings.shard_hash,
             now=parts.now(),
         )
-        await modes.look()
+        for _ in range(_LOOKS):  # the cache has to show it, too
+            await modes.look()
+            if modes.writable:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
         return pb.AcceptStoreResponse(cluster_id=parts.cluster_id, mode=modes.mode)

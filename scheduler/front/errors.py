@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 from scheduler.domain.errors import (
     AgentRejected,
     AgentUnreachable,
+    BadBackup,
     Conflict,
     Fenced,
     FleetbeatError,
@@ -61,6 +62,7 @@ class NotServed(FleetbeatError):  # noqa: N818
 
 CODES: dict[type[FleetbeatError], grpc.StatusCode] = {
     InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
+    BadBackup: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Refused: grpc.StatusCode.FAILED_PRECONDITION,
     Conflict: grpc.StatusCode.ABORTED,

@@ -24,12 +24,15 @@ from scheduler.front.index import FleetIndex
 from scheduler.front.parts import FrontParts
 from scheduler.front.pulse_pump import PulsePump
 from scheduler.front.reports import Copies, Reports
+from scheduler.front.spare_pulses import SparePulses
 from scheduler.front.validate import check_heartbeat
 from scheduler.front.vitals import Vital
 from scheduler.pb import control_pb2 as pb
 from scheduler.store.keys import NODES, STATUSES
+from scheduler.store.pulses import PulseWriter
 from scheduler.telemetry.meter import Meter
 from scheduler.telemetry.pulses import Usage, Use
+from scheduler.telemetry.spare_pulses import WRITES_PER_LEASE
 
 LOOK_UPS = 64
 """Nodes that the cache does not know, looked up in etcd at a time."""
@@ -67,8 +70,20 @@ class Heartbeats:
         settings = parts.settings
         self._meter = Meter(parts.redis, stream=settings.meter_stream, max_entries=settings.meter_max_entries)
         self.pulses = PulsePump(
-            parts.pulses, parts.front_id, listening=listening, on_drop=lambda what: dropped.labels(what).inc(),
-            meter=self._metered
+            parts.pulses,
+            parts.front_id,
+            listening=listening,
+            on_drop=lambda what: dropped.labels(what).inc(),
+            meter=self._metered,
+        )
+        lease_seconds = settings.node_lease_seconds
+        self._spare = SparePulses(
+            PulseWriter(parts.store, parts.front_id, lease_seconds=lease_seconds),
+            lease_seconds=lease_seconds,
+            ages=self.pulses.ages_seconds,
+            is_needed=lambda: self.pulses.unflushed_seconds > lease_seconds / WRITES_PER_LEASE,
+            listening=listening,
+            on_written=self.pulses.recorded,
         )
         self.reports = Reports(
             parts.store,
@@ -77,6 +92,7 @@ class Heartbeats:
             now=parts.now,
             wake=parts.wake,
             is_heard=self._is_heard,
+            may_write=lambda: parts.modes.mode is not Mode.RECOVERY,
             on_ready=lambda node_id: parts.events.emit(EventType.NODE_READY, node_id=node_id, reason="heard again"),
             on_result=lambda result: parts.metrics.heartbeat_changes.labels(result).inc(),
         )
@@ -100,10 +116,12 @@ class Heartbeats:
     def start(self) -> None:
         """Begin to write pulses."""
         self.pulses.start()
+        self._spare.start()
 
     async def close(self) -> int:
         """Write what is left, for a moment at most; return how many changes were not written."""
         left = await self.reports.pump.close(DRAIN_SECONDS)
+        await self._spare.close()
         await self.pulses.close()
         return left
 

@@ -1,4 +1,8 @@
-"""The mode of one front: it asks etcd every so often whether it answers and whose it is, and judges by that."""
+"""The mode of one front: it asks etcd every so often whether it answers and whose it is, and judges by that.
+
+The question is a linearizable read of two small keys: signs of life on a watch would not tell
+that etcd has lost its quorum.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +40,7 @@ class NotWritable(FleetbeatError):  # noqa: N818 - reads as a sentence where it 
 class Emit(Protocol):
     """Tells people what happened."""
 
-    def __call__(
-        self, kind: str, *, reason: str = "", details: Mapping[str, str] | None = None
-    ) -> None:
+    def __call__(self, kind: str, *, reason: str = "", details: Mapping[str, str] | None = None) -> None:
         """Send an event some time soon."""
         ...
 
@@ -71,6 +73,7 @@ class Modes:
         self._seen_cluster = False
         self._cluster: str | None = ""
         self._cluster_revision = 0
+        self._was_outdated = False
         self._restoring = ""
         self._answered_at = time.monotonic()
         self._answers = 0
@@ -132,13 +135,18 @@ class Modes:
         self._judge()
 
     async def _run(self) -> None:
+        interval = self._settings.store_probe_interval_seconds
+        judged_at = time.monotonic()
         while True:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(), name="probe etcd")
             # The judgement does not wait for the answer: silence is what it is about.
-            await asyncio.wait([self._asking], timeout=self._settings.store_probe_interval_seconds)
+            await asyncio.wait([self._asking], timeout=interval)
+            # Nor is a pause of this process the silence of etcd.
+            self._answered_at += max(0.0, time.monotonic() - judged_at - 2 * interval)
             self._judge()
-            await asyncio.sleep(self._settings.store_probe_interval_seconds)
+            judged_at = time.monotonic()
+            await asyncio.sleep(interval)
 
     async def _ask(self) -> None:
         try:
@@ -161,6 +169,14 @@ class Modes:
         if found.cluster_revision != self._cluster_revision and self._cluster_revision:
             self._vanished = ""  # restored, or accepted as it is
         self._cluster_revision = found.cluster_revision
+        if self._is_outdated() and self._was_outdated:
+            self._cache.doubt()
+        self._was_outdated = self._is_outdated()
+
+    def _is_outdated(self) -> bool:
+        if not self._seen_cluster or not self._cache.mirrors(CLUSTER):
+            return False
+        return self._cache.get(CLUSTER, CLUSTER_ID).mod_revision != self._cluster_revision
 
     def _answered(self) -> None:
         self._answered_at = time.monotonic()
@@ -185,26 +201,24 @@ class Modes:
         self._emit(EventType.SCHEDULER_MODE_CHANGED, reason=reason, details=details)
 
     def _sight(self) -> Sight:
-        freshness = self._cache.freshness()
-        silent = time.monotonic() - self._answered_at
-        if freshness.synced:
-            silent = min(silent, freshness.age_seconds)
         return Sight(
-            unanswered_seconds=silent,
+            unanswered_seconds=time.monotonic() - self._answered_at,
             answers=self._answers,
             known_id=self.cluster_id if self._seen_cluster else "",
             cluster_id=self._cluster,
             restoring=self._restoring,
+            outdated=self._is_outdated(),
             vanished=self._vanished,
         )
 
     def _take(self, changes: Sequence[Change]) -> None:
         """Notice that all nodes and all workloads went at once, which no call of ours can do."""
         self._highest_revision = max(self._highest_revision, *(c.after.mod_revision for c in changes))
-        for change in changes:
-            if change.table is CLUSTER and change.id == CLUSTER_ID and change.after.record:
-                self._store.epoch_base = change.after.record.epoch_base
-        if self._cache.all(NODES) or self._cache.all(SPECS):
+        if any(change.table is CLUSTER for change in changes):
+            return  # restored, accepted or wiped: the record of the cluster tells, and is asked for
+        if self._cache.all(NODES):
+            return
+        if self._cache.all(SPECS):
             return
         nodes = sum(c.table is NODES and c.after.record is None for c in changes)
         specs = sum(c.table is SPECS and c.after.record is None for c in changes)

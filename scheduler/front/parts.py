@@ -24,6 +24,7 @@ from scheduler.store.keys import (
     ASSIGNMENTS,
     BRAKES,
     CLUSTER,
+    DRIFTS,
     EVENTS,
     LEDGERS,
     NODES,
@@ -40,7 +41,7 @@ from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 
-TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, EVENTS, CLUSTER)
+TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS, EVENTS, CLUSTER)
 """What the front's cache must mirror."""
 
 

@@ -1,15 +1,14 @@
 """Sends to Redis, five times a second, which nodes were heard since the last time, and that this front listens.
 
-Without Redis pulses are kept, with their age, and sent when it is back. (The design's next
-step, to write pulses to etcd at a third of the lease while Redis is away, is not built yet:
-until Redis answers, nobody is declared lost, because the monitor cannot read pulses either.)
+Without Redis pulses are kept, with their age, and sent when it is back; meanwhile
+scheduler.front.spare_pulses writes them to etcd, far less often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
@@ -23,6 +22,8 @@ USAGE_EVERY = 5
 MAX_USAGE = 20_000
 """Samples that wait for Redis; more are dropped, the next ones replace them anyway."""
 _LONGEST_PAUSE_SECONDS = 2.0
+_REMEMBER_SECONDS = 3600.0
+"""Nodes that have not been heard for so long need not be remembered: longer than any lease."""
 
 _log = structlog.get_logger("scheduler.front.pulses")
 
@@ -57,7 +58,26 @@ class PulsePump:
         self._task: asyncio.Task[None] | None = None
         self._rounds = 0
         self._failures = 0
+        self._recorded_at = self._flushed_at = time.monotonic()
+        self._sending: Mapping[str, tuple[float, Use | None]] = {}
+
+    @property
+    def unflushed_seconds(self) -> float:
+        """How long ago Redis last took what was heard here."""
+        return time.monotonic() - self._flushed_at
+
+    def recorded(self) -> None:
+        """Note that others have been told by another way what was heard here."""
         self._recorded_at = time.monotonic()
+
+    def ages_seconds(self) -> dict[str, float]:
+        """Return how long ago each node was heard that Redis has not been told of."""
+        now = time.monotonic()
+        old = [node_id for node_id, (at, _) in self._heard.items() if now - at > _REMEMBER_SECONDS]
+        for node_id in old:
+            del self._heard[node_id]
+        heard = {**self._sending, **self._heard}
+        return {node_id: now - at for node_id, (at, _) in heard.items()}
 
     @property
     def unrecorded_seconds(self) -> float:
@@ -100,6 +120,7 @@ class PulsePump:
         """Send what waits now; return whether Redis took it. What it did not take waits on."""
         self._rounds += 1
         heard, self._heard = self._heard, {}
+        self._sending = heard
         usage: dict[str, tuple[str, pb.WorkloadUsageSnapshot]] = {}
         if self._rounds % USAGE_EVERY == 0:
             usage, self._usage = self._usage, {}
@@ -118,8 +139,10 @@ class PulsePump:
             self._put_back(heard, usage)
             self._complain(error)
             return False
+        finally:
+            self._sending = {}
         self._failures = 0
-        self._recorded_at = time.monotonic()
+        self._recorded_at = self._flushed_at = time.monotonic()
         return True
 
     def _put_back(
@@ -142,7 +165,8 @@ class PulsePump:
     async def _run(self) -> None:
         while True:
             taken = await self.flush()
-            pause = PERIOD_SECONDS if taken else min(_LONGEST_PAUSE_SECONDS, PERIOD_SECONDS * 2**self._failures)
+            grown = PERIOD_SECONDS * 2 ** min(self._failures, 10)
+            pause = PERIOD_SECONDS if taken else min(_LONGEST_PAUSE_SECONDS, grown)
             await asyncio.sleep(pause)
 
 

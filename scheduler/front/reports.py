@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from scheduler.domain.errors import InvalidInput
+from scheduler.domain.errors import InvalidInput, StoreUnavailable
 from scheduler.domain.ids import check_id
 from scheduler.domain.node import Health, Node
 from scheduler.domain.report import Report, has_vanished, is_terminal
@@ -87,6 +87,7 @@ class Reports:
         now: Callable[[], datetime],
         wake: Callable[[str, str], None],
         is_heard: Callable[[str], bool],
+        may_write: Callable[[], bool] = lambda: True,
         on_ready: Callable[[str], None] = lambda _node_id: None,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
@@ -97,6 +98,7 @@ class Reports:
         self._now = now
         self._wake = wake
         self._is_heard = is_heard
+        self._may_write = may_write
         self._on_ready = on_ready
         self.pump: Pump[Change] = Pump(self._write, in_flight=IN_FLIGHT, capacity=CAPACITY, on_result=on_result)
 
@@ -163,6 +165,8 @@ class Reports:
                 copies.roster_incomplete = True
 
     async def _write(self, key: Key, change: Change) -> None:
+        if not self._may_write():
+            raise StoreUnavailable("the control plane takes no writes now")
         node_id, workload_id = key
         if isinstance(change, Alive):
             await self._write_alive(node_id)

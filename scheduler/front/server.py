@@ -24,9 +24,9 @@ from scheduler.front.automation import Automation
 from scheduler.front.calls import Outcomes
 from scheduler.front.control import AgentControl
 from scheduler.front.control_plane import ControlPlane
+from scheduler.front.disks import Disks
 from scheduler.front.events import EventFeed
 from scheduler.front.fencing import Fencing
-from scheduler.front.disks import Disks
 from scheduler.front.figures import Figures
 from scheduler.front.fleet import Fleet
 from scheduler.front.fleet_nodes import FleetNodes
@@ -107,7 +107,8 @@ class Front:
         )
         self._fleet_services: tuple[object, ...] = (
             self._fleet,
-            FleetNodes(parts, self.reader), Fencing(parts, self.reader),
+            FleetNodes(parts, self.reader),
+            Fencing(parts, self.reader),
             Scaling(parts, self.reader, copies),
             Acceptance(parts),
         )

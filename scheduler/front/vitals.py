@@ -95,5 +95,5 @@ class Vitals:
         except TelemetryUnavailable:
             self.redis_up = False
             return PulseView(now=0.0)
-        self.redis_up = True
+        self.redis_up = view.from_redis
         return view

@@ -26,7 +26,10 @@ local function extend()
 end
 
 local function admit_cycle(chunks, lease, keep)
-  if number('seen_term') > term or number('seen_generation') > generation
+  -- A newer map is a newer world, also where terms begin anew: in an etcd that was restored.
+  local newer = generation > number('seen_generation') and term < number('seen_term')
+  if number('seen_generation') > generation
+      or (not newer and number('seen_term') > term)
       or (number('term') == term and number('slot') > slot) then
     return 'stale'
   end

@@ -2,7 +2,7 @@
 
 It keeps cycles of a loop and shard from overlapping, drops what is late or came twice, and
 knows when the last cycle was finished. It saves work; the fence in etcd gives safety. So
-where Redis does not answer, everything is admitted.
+where Redis does not answer, or there is none, everything is admitted.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CycleState(NamedTuple):
 class Admission:
     """Asks Redis for verdicts. Safe for any number of tasks."""
 
-    def __init__(self, redis: Redis) -> None:
-        """Take the connection to the telemetry Redis."""
-        self._script = redis.register_script(_SCRIPT)
+    def __init__(self, redis: Redis | None) -> None:
+        """Take the connection to the telemetry Redis; None: there is none, and everything is admitted."""
+        self._script = redis.register_script(_SCRIPT) if redis else None
         self._log = Seldom(logging.getLogger(__name__))
         self.verdicts: Counter[str] = Counter()
         """Verdicts by name; "unknown": Redis did not answer."""
@@ -84,6 +84,8 @@ class Admission:
         return await self._ask("release", cycle)
 
     async def _ask(self, operation: str, cycle: Cycle, *more: int) -> Verdict:
+        if self._script is None:
+            return Verdict.OK
         arguments: list[str | int] = [operation, cycle.term, cycle.slot, cycle.generation, *more]
         try:
             answer = await self._script(keys=[_key(cycle.loop, cycle.shard)], args=arguments)

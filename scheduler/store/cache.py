@@ -24,7 +24,7 @@ import structlog
 from scheduler.domain.errors import StoreUnavailable
 from scheduler.domain.record import Record
 from scheduler.store.decode import CorruptRecord, decode
-from scheduler.store.keys import Table
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, Table
 from scheduler.store.kv import KV, Batch, Compacted, EtcdApi, Event
 from scheduler.store.write import Ref, Versioned, View
 
@@ -34,6 +34,8 @@ _RETRY_SECONDS = 0.1
 _RETRY_CAP_SECONDS = 2.0
 _SLICE = 500
 """Records decoded or compared in one go before other tasks get their turn: some 10 ms."""
+_CHECK_AFTER_SECONDS = 3.0
+"""Without a sign of life for so long the connection was interrupted."""
 _WAITERS = 1000
 """Beyond so many, those that have given up are sorted out at each new one."""
 
@@ -71,6 +73,8 @@ class Cache:
         """The store revision that the contents are of."""
         self.undecodable = 0
         """Values skipped so far because they were no record of their table."""
+        self.rewinds = 0
+        """How often the store turned out to have been set back."""
         self.failures = 0
         """Errors so far of listeners, and of the cache itself."""
         self._etcd = etcd
@@ -81,6 +85,7 @@ class Cache:
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waiter_ids = itertools.count()
         self._synced = asyncio.Event()
+        self._is_doubted = False
         self._current_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
@@ -147,6 +152,10 @@ class Cache:
         except TimeoutError:
             raise StoreUnavailable(f"etcd did not answer a first list within {timeout_seconds:g} s") from None
 
+    def doubt(self) -> None:
+        """Have everything listed again with the watch's next sign of life, some seconds from now at most."""
+        self._is_doubted = True
+
     # Upkeep
 
     async def start(self) -> None:
@@ -199,6 +208,7 @@ class Cache:
             held.clear()
             held.update(records)
         self._corrupt = corrupt
+        self.rewinds += rewound
         self._current_at = asked_at
         self._synced.set()
         self._arrive(revision, changes)
@@ -228,10 +238,26 @@ class Cache:
         watch = self._etcd.watch([table.scope for table in self._tables], self.revision + 1)
         async with contextlib.aclosing(watch) as batches:
             async for batch in batches:
+                if self._is_doubted:
+                    self._is_doubted = False
+                    raise Compacted("the contents are in doubt")
+                if time.monotonic() - self._current_at > _CHECK_AFTER_SECONDS:
+                    await self._check_same_store()
                 if batch.events:
                     self._apply(batch)
                 if batch.current:
                     self._current_at = time.monotonic()
+
+    async def _check_same_store(self) -> None:
+        """After an interruption make sure that etcd was not wiped meanwhile, and has got new revisions since.
+
+        The revisions would look as if nothing had been missed; the record of the cluster tells.
+        """
+        if not self.mirrors(CLUSTER):
+            return
+        found, _ = await self._etcd.get(CLUSTER.key(CLUSTER_ID))
+        if (found.mod_revision if found else 0) != self.get(CLUSTER, CLUSTER_ID).mod_revision:
+            raise Compacted("the record of the cluster is another: etcd may have been wiped or restored")
 
     def _apply(self, batch: Batch) -> None:
         changes = []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from scheduler.domain.errors import StoreUnavailable, WrongCluster
 from scheduler.domain.shard import ClusterRecord, RestoreRecord, ShardMap
@@ -98,7 +98,7 @@ async def accept_store(
             write.put(SHARD_MAP, SHARD_MAP_ID, ShardMap(generation=_later(now), count=shard_count, hash=hash_name))
         return write
 
-    refs = [Ref(CLUSTER, CLUSTER_ID), Ref(RESTORE, RESTORE_ID), Ref(SHARD_MAP, SHARD_MAP_ID)]
+    refs: list[Ref[Any]] = [Ref(CLUSTER, CLUSTER_ID), Ref(RESTORE, RESTORE_ID), Ref(SHARD_MAP, SHARD_MAP_ID)]
     accepted: ClusterRecord = await store.transact(refs, decide)
     store.epoch_base = accepted.epoch_base
     return accepted

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from scheduler.domain.brake import BrakeRelease
+from scheduler.domain.drift import DriftRecord
 from scheduler.domain.event import Event
 from scheduler.domain.heard import HeardPage
 from scheduler.domain.ledger import Ledger
@@ -83,3 +84,5 @@ LEADER_PREFIX = "/persys/scheduler/leader/"
 """Election keys of the beat: {prefix}{lease id in hex} = instance id; the least create revision leads."""
 EVENTS = Table("/events/", Event, levels=2)
 """Events of times without Redis, under leases; ids are "{day}/{id}". The reference's /events/{uuid} are left alone."""
+DRIFTS = Table("/drifts/", DriftRecord, levels=3)
+"""Ids are "{node}/{workload}/{type}"."""

@@ -82,9 +82,7 @@ class Placer:
         self._live = LiveFleet(cache, overcommit)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def place(
-        self, workload_id: str, *, guards: Sequence[Guard] = (), frees_volumes: bool = False
-    ) -> Outcome:
+    async def place(self, workload_id: str, *, guards: Sequence[Guard] = (), frees_volumes: bool = False) -> Outcome:
         """Give a workload without a node the best one, or note in its status why there is none.
 
         frees_volumes: no copy of it that was left anywhere can use its volumes any more, so what it has
@@ -101,9 +99,7 @@ class Placer:
         """
         return await self._assign(workload_id, from_node, guards)
 
-    async def hand_over(
-        self, workload_id: str, *, from_node: str, pace: Pace, guards: Sequence[Guard] = ()
-    ) -> Outcome:
+    async def hand_over(self, workload_id: str, *, from_node: str, pace: Pace, guards: Sequence[Guard] = ()) -> Outcome:
         """Move a workload off a node that it must leave, where its copy goes on running until the new one does.
 
         It stays, and nothing is written, when no other node fits, when it need not leave any more, and

@@ -28,11 +28,9 @@ class Store:
         """Take the client, and the cache that `from_cache` may use."""
         self.etcd = etcd
         self.cache = cache
-        self.last_revision = 0
-        """The newest revision that this store wrote to a record of its cache (to any, without a cache).
-
-        `await cache.wait_revision(store.last_revision, …)` makes the cache show what was written.
-        """
+        self._last_revision = 0
+        self._rewinds = 0
+        """Of the cache, when the last revision was noted: in a store that was set back it means nothing."""
         self.epoch_base = 0
         """Of the cluster that this etcd holds; decisions find it in their view."""
         self.writes: Counter[str] = Counter()
@@ -41,6 +39,18 @@ class Store:
         """Records that had changed under a decision, by table prefix."""
         self.on_write: Callable[[str], None] = lambda _category: None
         self.on_conflict: Callable[[str], None] = lambda _category: None
+
+    @property
+    def last_revision(self) -> int:
+        """The newest revision that this store wrote to a record of its cache (to any, without a cache).
+
+        `await cache.wait_revision(store.last_revision, …)` makes the cache show what was written.
+        """
+        return self._last_revision if self.cache is None or self._rewinds == self.cache.rewinds else 0
+
+    def _note(self, revision: int) -> None:
+        self._last_revision = max(self.last_revision, revision)
+        self._rewinds = self.cache.rewinds if self.cache else 0
 
     async def read(self, refs: Sequence[Ref[Any]]) -> View:
         """Read records, all at one revision, linearizably. Raises StoreUnavailable, CorruptRecord."""
@@ -119,7 +129,7 @@ class Store:
                 continue
             self.wrote(ref.table.prefix)
             if self.cache is None or self.cache.mirrors(ref.table):
-                self.last_revision = max(self.last_revision, committed.revision)
+                self._note(committed.revision)
 
     def _count_conflict(self, refs: Sequence[Ref[Any]], before: View, after: View) -> None:
         for ref in refs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -59,7 +60,7 @@ def event_id(sample: Usage) -> str:
     return str(uuid.uuid5(_SAMPLES, f"{sample.node_id}|{sample.workload_id}|{round(sample.collected_at * 1e6)}"))
 
 
-def _entry(sample: Usage, revision_id: str) -> dict[str | bytes, str | bytes | int | float]:
+def _entry(sample: Usage, revision_id: str) -> dict[Any, Any]:
     head = {
         "event_id": event_id(sample),
         "node_id": sample.node_id,

@@ -103,6 +103,10 @@ class PulseView:
     now: float
     pulses: dict[str, Pulse] = field(default_factory=dict)
     fronts: list[FrontPulse] = field(default_factory=list)
+    period_seconds: float = 0.0
+    """How far apart the proofs that somebody listens may be: little in Redis, a third of a lease in etcd."""
+    from_redis: bool = True
+    """False: Redis is away, and etcd told; `now` is this process's clock then."""
 
 
 class Pulses:

@@ -101,7 +101,7 @@ async def test_F81_a_container_has_its_volume_where_the_spec_says(node: Node) ->
     data = pb.ManagedVolumeSpec(name="data", mount_path="/data")
     await node.client.apply(order("w", "sh", "-c", "echo kept >> /data/f; sleep 600", image=IMAGE, volumes=[data]))
     folder = node.data / "volumes" / "local_data"
-    await eventually(lambda: (folder / "f").exists(), 20, "the container writes")
+    await eventually((folder / "f").exists, 20, "the container writes")
     data.read_only = True
     command = ("sh", "-c", "cat /data/f; echo x > /data/g; sleep 600")
     await node.client.apply(order("w", *command, image=IMAGE, revision="r2", volumes=[data]))

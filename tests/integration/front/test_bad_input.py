@@ -323,7 +323,9 @@ in_spec("compose no date", stack("services: {web: {image: 2026-99-99}}\n"), HERE
 in_spec("compose two documents", stack(GOOD + "---\n" + GOOD), HERE, "YAML")
 in_spec("compose oversized", stack(GOOD + "# " + "x" * compose.MAX_BYTES), HERE, str(compose.MAX_BYTES))
 in_spec("compose source", stack(GOOD, source_type="svn"), "spec.compose.source_type", "inline")
-in_spec("compose git", stack("", source_type="git", git_repo="https://x/y"), "spec.compose.git_repo", "FLEETBEAT_GIT_HOSTS")
+in_spec(
+    "compose git", stack("", source_type="git", git_repo="https://x/y"), "spec.compose.git_repo", "FLEETBEAT_GIT_HOSTS"
+)
 in_spec("compose git and a file", stack(GOOD, source_type="git", git_repo="https://x/y"), "spec.compose.inline_yaml")
 in_spec("compose git without a repository", stack("", source_type="git"), "spec.compose.git_repo")
 in_spec("compose git_ref", stack(GOOD, git_ref="main"), "spec.compose.git_ref")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
@@ -41,11 +40,10 @@ async def refresh(rig: Rig) -> None:
     await rig.front._control_plane.refresh()
 
 
-async def test_F89_the_mode_is_told_and_a_degraded_front_is_not_normal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_F89_the_mode_is_told_and_a_degraded_front_is_not_normal() -> None:
     """One mode is 1 at any time, the others are 0."""
-    monkeypatch.setattr("scheduler.front.health.FRESH_SECONDS", 0.2)
     etcd = MemoryEtcd()
-    async with front_on(etcd) as rig:
+    async with front_on(etcd, store_probe_interval_seconds=0.05, store_patience_seconds=0.2) as rig:
         await eventually(lambda: shown(rig, "mode") == {"normal": 1, "degraded": 0, "recovery": 0})
         etcd.mishap = lambda _call: Mishap.UNAVAILABLE
         await eventually(lambda: shown(rig, "mode")["normal"] == 0)

@@ -47,7 +47,7 @@ async def test_events_arrive_in_order_with_the_reference_systems_names(redis: Re
     await events.close()
 
 
-async def test_the_stream_is_bounded(redis: Redis) -> None:
+async def test_F69_the_stream_is_bounded(redis: Redis) -> None:
     """It keeps about as many as the setting says, the newest ones."""
     events = Events(redis, max_entries=50, ttl_seconds=60)
     for number in range(1000):

@@ -51,7 +51,12 @@ def test_F8_a_container_reaches_the_agent_whole() -> None:
                 restart_policy=agent_pb2.RestartPolicy(policy="always"),
                 managed_volumes=[
                     agent_pb2.ManagedVolumeSpec(
-                        name="v", driver="nfs", size_gb=2, mount_path="/v", read_only=True, retain_policy="Delete",
+                        name="v",
+                        driver="nfs",
+                        size_gb=2,
+                        mount_path="/v",
+                        read_only=True,
+                        retain_policy="Delete",
                         volume_id="nfs:v",
                     )
                 ],

@@ -30,7 +30,9 @@ N, D, R = Mode.NORMAL, Mode.DEGRADED, Mode.RECOVERY
         (R, FINE, N),
     ],
 )
-def test_F73_the_mode_follows_from_connectivity_and_from_whose_etcd_it_is(before: Mode, sight: Sight, after: Mode) -> None:
+def test_F73_the_mode_follows_from_connectivity_and_from_whose_etcd_it_is(
+    before: Mode, sight: Sight, after: Mode
+) -> None:
     """Each row: the mode before, what is seen, the mode after."""
     assert next_mode(before, sight, patience_seconds=PATIENCE).mode is after
 
@@ -38,7 +40,9 @@ def test_F73_the_mode_follows_from_connectivity_and_from_whose_etcd_it_is(before
 @pytest.mark.parametrize("before", list(Mode))
 def test_scenario_9_18_a_fresh_cluster_that_never_held_anything_is_normal(before: Mode) -> None:
     """Without a record that this process has ever seen there is nothing to recover, also after a hiccup of etcd."""
-    assert next_mode(before, Sight(0.0, CALM_ANSWERS, known_id="", cluster_id=None), patience_seconds=PATIENCE).mode is N
+    assert (
+        next_mode(before, Sight(0.0, CALM_ANSWERS, known_id="", cluster_id=None), patience_seconds=PATIENCE).mode is N
+    )
 
 
 SIGHTS = st.builds(

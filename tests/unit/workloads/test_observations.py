@@ -365,9 +365,7 @@ async def test_scenario_R5_an_unreachable_agent_uses_up_nothing(etcd: MemoryEtcd
     assert status.status_info.reason
     assert status.status_info.reason.code == "AGENT_UNREACHABLE"
     revision = etcd.revision
-    again = await record_failure(
-        store, seen, code="AGENT_UNREACHABLE", message="still not", counted=False, now=LATER
-    )
+    again = await record_failure(store, seen, code="AGENT_UNREACHABLE", message="still not", counted=False, now=LATER)
     assert again is Counted.KNOWN
     assert etcd.revision == revision
 
