@@ -156,7 +156,7 @@ class Settings(BaseSettings):
     store_patience_seconds: Seconds = env(
         "FLEETBEAT_STORE_PATIENCE",
         5.0,
-        "Silence of etcd after which a front is degraded and takes no writes; at least two FLEETBEAT_STORE_PROBE_INTERVAL.",
+        "Silence of etcd after which a front is degraded, at least two FLEETBEAT_STORE_PROBE_INTERVAL.",
         ge=0.1,
         le=600,
     )
