@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from scheduler.front.control_plane import ControlPlane
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.index import FleetIndex
 from scheduler.front.parts import FrontParts
 from scheduler.front.vitals import Vitals
-from scheduler.store.keys import NODES
+from scheduler.store.keys import DRIFTS, NODES
 from scheduler.telemetry.metrics import FleetFigures
 
 MODES = ("normal", "degraded", "recovery")
@@ -66,8 +68,13 @@ class Figures:
         return {
             **self._control_plane.labelled(),
             "workloads_pending": {(why,): float(count) for why, count in self._index.pending().items()},
+            "drifts_open": {(kind,): float(count) for kind, count in self._open_drifts().items()},
             "mode": {(name,): float(name == mode) for name in dict.fromkeys((*MODES, mode))},
         }
+
+    def _open_drifts(self) -> Counter[str]:
+        found = (stored.record for stored in self._parts.cache.all(DRIFTS).values())
+        return Counter(record.drift_type for record in found if record)
 
     def _heartbeat_age(self) -> float | None:
         """Return the greatest age among Ready nodes of which a heartbeat is known, here or in Redis.

@@ -13,6 +13,7 @@ from scheduler.domain.ids import MAX_ID_LENGTH
 DEFAULT_SIZE = 100
 MAX_SIZE = 1000
 _LONGEST = 1024
+_LONGEST_AFTER = 3 * MAX_ID_LENGTH
 
 
 class _Token(msgspec.Struct, array_like=True):
@@ -45,6 +46,6 @@ def resume(what: str, filters: list[str], text: str) -> str:
         found = msgspec.msgpack.decode(packed, type=_Token)
     except (binascii.Error, ValueError):
         raise InvalidInput("page_token", "is not a next_page_token of this list") from None
-    if (found.what, found.filters) != (what, filters) or len(found.after) > MAX_ID_LENGTH:
+    if (found.what, found.filters) != (what, filters) or len(found.after) > _LONGEST_AFTER:
         raise InvalidInput("page_token", "belongs to a list with other filters; begin again without it")
     return found.after

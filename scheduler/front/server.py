@@ -25,6 +25,7 @@ from scheduler.front.calls import Outcomes
 from scheduler.front.control import AgentControl
 from scheduler.front.control_plane import ControlPlane
 from scheduler.front.disks import Disks
+from scheduler.front.drifts import Drifts
 from scheduler.front.events import EventFeed
 from scheduler.front.fencing import Fencing
 from scheduler.front.figures import Figures
@@ -107,6 +108,7 @@ class Front:
         )
         self._fleet_services: tuple[object, ...] = (
             self._fleet,
+            Drifts(parts, self.reader),
             FleetNodes(parts, self.reader),
             Fencing(parts, self.reader),
             Scaling(parts, self.reader, copies),

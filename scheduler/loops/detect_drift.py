@@ -1,25 +1,34 @@
-"""Drift detection, as far as it goes now: count where agents that report no epochs differ. Nothing is touched.
+"""Drift detection: compare what nodes have with what the records say, tell of it, and mend it.
 
-What our own agents have is compared by the fronts with every full report.
+Agents that report no epochs are listed once a cycle. Ours tell fronts of every change, and with each
+whole roster of copies that nobody knows; so they are listed only while such a finding is open.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
+from scheduler.convergence.drift import UNKNOWN, Finding, Known, Quarantine, findings, may_delete
+from scheduler.domain.drift import DriftAction, DriftRecord, DriftType, drift_id
 from scheduler.domain.errors import AgentRejected, AgentUnreachable
+from scheduler.domain.event import EventType
 from scheduler.domain.node import Node
 from scheduler.domain.report import Report
 from scheduler.domain.shard import Cycle
-from scheduler.domain.workload import Desired
-from scheduler.loops.context import Fence, LoopContext
+from scheduler.loops.context import Fence, Guards, LoopContext
 from scheduler.loops.each import each
-from scheduler.store.keys import NODES, SPECS, STATUSES
+from scheduler.store.drifts import note_error, resolve, resolve_deleted, see
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.observations import record_missing, record_report
+from scheduler.store.tombstones import add_tombstone, tombstone_id
+from scheduler.store.write import Ref
 
 log = structlog.get_logger(__name__)
+
+_DUPLICATES = (DriftAction.DELETE_DUPLICATE, DriftAction.DELETE_RESIDUAL)
 
 
 async def run(
@@ -28,50 +37,168 @@ async def run(
     nodes: Sequence[str],
     *,
     unassigned: bool,  # noqa: ARG001
-    fence: Fence,  # noqa: ARG001
+    fence: Fence,
 ) -> dict[str, int]:
-    """Return how many nodes were compared, and how many differences of each kind were found."""
+    """Return how many nodes were compared, how many differences of each kind were found, and what was deleted.
+
+    Raises Fenced, StoreUnavailable.
+    """
     tally: Counter[str] = Counter()
+    open_by_node = _open_findings(ctx)
 
     async def compare(node_id: str) -> None:
         node = ctx.cache.get(NODES, node_id).record
-        if node is None or node.reports_epochs or not node.is_ready:
+        known = open_by_node.get(node_id, {})
+        if node is None or not node.is_ready or (node.reports_epochs and not known):
             return
         try:
-            reports = await ctx.agents.list(node)
+            reports = {report.workload_id: report for report in await ctx.agents.list(node)}
         except (AgentUnreachable, AgentRejected) as error:
             log.info("a node could not be compared", node=node_id, error=str(error))
             tally["unreachable"] += 1
             return
         tally["compared"] += 1
-        tally.update(_differences(ctx, node, reports))
+        await _Comparison(ctx, node, reports, known, fence.guards, tally).run()
 
     await each(nodes, ctx.settings.reconcile_concurrency, compare)
     return dict(tally)
 
 
-def _differences(ctx: LoopContext, node: Node, reports: Sequence[Report]) -> Counter[str]:
-    """Count what differs. Workloads that no record speaks of are counted and kept."""
-    found = Counter(_difference(ctx, node.node_id, report) for report in reports)
-    had = {report.workload_id for report in reports}
-    for workload_id in ctx.index.on_node(node.node_id):
-        spec, status = ctx.cache.get(SPECS, workload_id).record, ctx.cache.get(STATUSES, workload_id).record
-        applied = status is not None and bool(status.observed_revision)
-        if workload_id not in had and applied and spec and spec.desired_state != Desired.DELETED:
-            found["missing"] += 1
-    del found[""]
+def _open_findings(ctx: LoopContext) -> dict[str, dict[str, DriftRecord]]:
+    found: dict[str, dict[str, DriftRecord]] = {}
+    for identifier, stored in ctx.cache.all(DRIFTS).items():
+        if stored.record:
+            found.setdefault(stored.record.node_id, {})[identifier] = stored.record
     return found
 
 
-def _difference(ctx: LoopContext, node_id: str, report: Report) -> str:
-    spec, status = (
-        ctx.cache.get(SPECS, report.workload_id).record,
-        ctx.cache.get(STATUSES, report.workload_id).record,
+def quarantine_of(ctx: LoopContext) -> Quarantine:
+    """Return when a copy that nobody knows may be deleted, by the settings."""
+    s = ctx.settings
+    return Quarantine(
+        s.drift_orphan_policy, s.drift_sightings, s.drift_grace_seconds, s.drift_max_share, s.drift_dry_run
     )
-    if spec is None or status is None:
-        return "unknown"
-    if status.node_id != node_id:
-        return "elsewhere"
-    if report.revision_id and report.revision_id != spec.revision_id:
-        return "revision"
-    return "" if report.state == status.actual else "state"
+
+
+class _Comparison:
+    """One node, as it was just listed."""
+
+    def __init__(  # noqa: PLR0917 - what one comparison rests on
+        self,
+        ctx: LoopContext,
+        node: Node,
+        reports: Mapping[str, Report],
+        before: Mapping[str, DriftRecord],
+        guards: Guards,
+        tally: Counter[str],
+    ) -> None:
+        self._ctx = ctx
+        self._node = node
+        self._reports = reports
+        self._before = before
+        self._guards = guards
+        self._tally = tally
+        self._rules = quarantine_of(ctx)
+
+    async def run(self) -> None:
+        """Record what is open, mend what can be mended, forget what is over."""
+        found = findings(self._node.node_id, self._reports, self._known(), self._ctx.now(), self._rules.policy)
+        self._tally.update(str(one.kind) for one in found)
+        unknown = [one for one in found if one.scheduler_status == UNKNOWN]
+        for one in found:
+            if one not in unknown and not self._rules.dry_run:
+                await self._mend(one)
+        sighted = [await self._see(one) for one in unknown]
+        trusted = self._is_trusted()
+        for record in may_delete(sighted, len(self._reports), self._ctx.now(), self._rules, trusted=trusted):
+            await self._delete(record)
+        now_open = {drift_id(self._node.node_id, one.workload_id, one.kind) for one in unknown}
+        for identifier in self._before.keys() - now_open:
+            await resolve(self._ctx.store, identifier, guards=await self._guards())
+
+    def _known(self) -> dict[str, Known]:
+        cache, node_id = self._ctx.cache, self._node.node_id
+        ids = {*self._reports, *self._ctx.index.on_node(node_id)}
+        return {
+            w: Known(
+                cache.get(SPECS, w).record,
+                cache.get(STATUSES, w).record,
+                cache.get(TOMBSTONES, tombstone_id(node_id, w)).record,
+            )
+            for w in ids
+        }
+
+    async def _mend(self, one: Finding) -> None:
+        """Take the news over, or have the copy removed; the reconcile loop does the rest."""
+        ctx, node_id, workload_id = self._ctx, self._node.node_id, one.workload_id
+        held, now = await self._guards(), ctx.now()
+        if one.kind is DriftType.MISSING:
+            await record_missing(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held)
+        elif one.action in _DUPLICATES:
+            await add_tombstone(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held)
+        else:
+            await record_report(ctx.store, node_id, self._reports[workload_id], now=now, guards=held)
+        self._tell(one, resolved=True)
+        ctx.wake(workload_id, node_id)
+
+    async def _see(self, one: Finding) -> DriftRecord:
+        """Record a sighting of a copy that nobody knows."""
+        counts_to = self._rules.sightings
+        known = self._before.get(drift_id(self._node.node_id, one.workload_id, one.kind))
+        if known and known.sightings >= counts_to and (known.action, known.epoch) == (one.action, one.epoch):
+            return known
+        record = await see(
+            self._ctx.store,
+            self._node.node_id,
+            one,
+            now=self._ctx.now(),
+            counts_to=counts_to,
+            guards=await self._guards(),
+        )
+        # Of copies of our own agents a front has made the first sighting, and told nobody.
+        seen_by_front = known is not None and known.sightings == 1 and self._node.reports_epochs
+        if known is None or seen_by_front:
+            self._tell(one, resolved=False)
+        return record
+
+    def _is_trusted(self) -> bool:
+        """Whether the node is this cluster's, and what is known here is whole: else nothing is deleted."""
+        ctx = self._ctx
+        freshness = ctx.cache.freshness()
+        if not freshness.synced or not any(stored.record for stored in ctx.cache.all(SPECS).values()):
+            return False
+        cluster = ctx.cache.get(CLUSTER, CLUSTER_ID).record
+        return cluster is not None and self._node.cluster_id in ("", cluster.cluster_id)
+
+    async def _delete(self, record: DriftRecord) -> None:
+        """Remove a copy that nobody knows, if etcd itself still knows nothing of it."""
+        ctx, node_id, workload_id = self._ctx, record.node_id, record.workload_id
+        identifier = drift_id(node_id, workload_id, record.drift_type)
+        held = await self._guards()
+        view = await ctx.store.read([Ref(SPECS, workload_id), Ref(STATUSES, workload_id), Ref(CLUSTER, CLUSTER_ID)])
+        gone = view.get(CLUSTER, CLUSTER_ID).record is None
+        if gone or view.get(SPECS, workload_id).record or view.get(STATUSES, workload_id).record:
+            return
+        try:
+            removed = await ctx.agents.delete(self._node, workload_id, epoch=record.epoch)
+        except (AgentUnreachable, AgentRejected) as error:
+            await note_error(ctx.store, identifier, str(error)[:512], guards=held)
+            return
+        if removed:
+            await resolve_deleted(ctx.store, identifier, workload_id, guards=held)
+            self._tally["deleted"] += 1
+            log.warning("a copy that no record speaks of was removed", node=node_id, workload=workload_id)
+            details = {"drift_type": record.drift_type, "action": record.action, "resolved": "true"}
+            ctx.emit(EventType.DRIFT_DETECTED, workload_id=workload_id, node_id=node_id, details=details)
+
+    def _tell(self, one: Finding, *, resolved: bool) -> None:
+        details = {
+            "drift_type": str(one.kind),
+            "scheduler_status": one.scheduler_status,
+            "agent_status": one.agent_status,
+            "action": str(one.action),
+            "resolved": str(resolved).lower(),
+        }
+        self._ctx.emit(
+            EventType.DRIFT_DETECTED, workload_id=one.workload_id, node_id=self._node.node_id, details=details
+        )

@@ -1058,3 +1058,106 @@ class AcceptStoreResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptStoreResponse: _TypeAlias = AcceptStoreResponse  # noqa: Y015
+
+@_typing.final
+class ListDriftsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    page_token: _builtins.str
+    node_id: _builtins.str
+    """blank: of all nodes"""
+    workload_id: _builtins.str
+    """blank: of all workloads"""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        workload_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "page_size", b"page_size", "page_token", b"page_token", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDriftsRequest: _TypeAlias = ListDriftsRequest  # noqa: Y015
+
+@_typing.final
+class ListDriftsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRIFTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STALE_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    stale: _builtins.bool
+    @_builtins.property
+    def drifts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Drift]: ...
+    def __init__(
+        self,
+        *,
+        drifts: _abc.Iterable[Global___Drift] | None = ...,
+        next_page_token: _builtins.str = ...,
+        stale: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drifts", b"drifts", "next_page_token", b"next_page_token", "stale", b"stale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDriftsResponse: _TypeAlias = ListDriftsResponse  # noqa: Y015
+
+@_typing.final
+class Drift(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    SCHEDULER_STATUS_FIELD_NUMBER: _builtins.int
+    AGENT_STATUS_FIELD_NUMBER: _builtins.int
+    DETECTED_AT_FIELD_NUMBER: _builtins.int
+    SIGHTINGS_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    workload_id: _builtins.str
+    type: _builtins.str
+    """orphan_on_agent, …"""
+    action: _builtins.str
+    """what is done about it: operator_investigation, delete_orphan_on_agent, …"""
+    scheduler_status: _builtins.str
+    agent_status: _builtins.str
+    sightings: _builtins.int
+    """not counted beyond what a deletion needs"""
+    last_error: _builtins.str
+    @_builtins.property
+    def detected_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        workload_id: _builtins.str = ...,
+        type: _builtins.str = ...,
+        action: _builtins.str = ...,
+        scheduler_status: _builtins.str = ...,
+        agent_status: _builtins.str = ...,
+        detected_at: _timestamp_pb2.Timestamp | None = ...,
+        sightings: _builtins.int = ...,
+        last_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["detected_at", b"detected_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "agent_status", b"agent_status", "detected_at", b"detected_at", "last_error", b"last_error", "node_id", b"node_id", "scheduler_status", b"scheduler_status", "sightings", b"sightings", "type", b"type", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Drift: _TypeAlias = Drift  # noqa: Y015

@@ -105,6 +105,11 @@ class FleetStub:
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.SerializeToString,
                 response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.FromString,
                 _registered_method=True)
+        self.ListDrifts = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/ListDrifts',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -209,6 +214,13 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDrifts(self, request, context):
+        """Pages of open findings of drift, ordered by node, workload and type.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -281,6 +293,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.AcceptStore,
                     request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.FromString,
                     response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.SerializeToString,
+            ),
+            'ListDrifts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDrifts,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -662,6 +679,33 @@ class Fleet:
             '/fleetbeat.v1.Fleet/AcceptStore',
             scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreRequest.SerializeToString,
             scheduler_dot_pb_dot_fleetbeat__pb2.AcceptStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDrifts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/ListDrifts',
+            scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.FromString,
             options,
             channel_credentials,
             insecure,

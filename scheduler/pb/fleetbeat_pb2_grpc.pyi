@@ -63,6 +63,8 @@ class FleetStub:
     """Which shards hold the work of their lost nodes."""
     AcceptStore: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.AcceptStoreRequest, _fleetbeat_pb2.AcceptStoreResponse]
     """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
+    ListDrifts: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListDriftsRequest, _fleetbeat_pb2.ListDriftsResponse]
+    """Pages of open findings of drift, ordered by node, workload and type."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -97,6 +99,8 @@ class FleetAsyncStub(FleetStub):
     """Which shards hold the work of their lost nodes."""
     AcceptStore: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.AcceptStoreRequest, _fleetbeat_pb2.AcceptStoreResponse]  # type: ignore[assignment]
     """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
+    ListDrifts: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListDriftsRequest, _fleetbeat_pb2.ListDriftsResponse]  # type: ignore[assignment]
+    """Pages of open findings of drift, ordered by node, workload and type."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     """Served by every front."""
@@ -212,6 +216,14 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleetbeat_pb2.AcceptStoreResponse, _abc.Awaitable[_fleetbeat_pb2.AcceptStoreResponse]]:
         """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
+
+    @_abc_1.abstractmethod
+    def ListDrifts(
+        self,
+        request: _fleetbeat_pb2.ListDriftsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.ListDriftsResponse, _abc.Awaitable[_fleetbeat_pb2.ListDriftsResponse]]:
+        """Pages of open findings of drift, ordered by node, workload and type."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

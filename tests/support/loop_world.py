@@ -24,6 +24,8 @@ from scheduler.store.cluster import ensure_shard_map
 from scheduler.store.keys import (
     ASSIGNMENTS,
     BRAKES,
+    CLUSTER,
+    DRIFTS,
     LEDGERS,
     NODES,
     SHARD_MAP,
@@ -50,7 +52,7 @@ LOOPS = {
     "monitor_workloads": monitor_workloads,
     "detect_drift": detect_drift,
 }
-WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES)
+WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS, CLUSTER)
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -65,8 +65,17 @@ class Node:
     async def run(self, request: pb.ApplyWorkloadRequest) -> int:
         """Order a workload, wait until it runs, and return the pid of its first process."""
         await self.client.apply(request)
-        status = await self.front.reported(request.id, "Running")
+        await eventually(lambda: self._runs(request), 10, f"{request.id} is reported as running")
+        status = self.front.last(request.id)
+        assert status
         return int(status.metadata["pid"])
+
+    def _runs(self, request: pb.ApplyWorkloadRequest) -> bool:
+        """Tell whether this very order is reported: the last heartbeat may still be about the copy before."""
+        status = self.front.last(request.id)
+        if status is None or status.state != "Running" or not status.metadata.get("pid"):
+            return False
+        return (status.revision_id, status.assignment_epoch) == (request.revision_id, request.assignment_epoch)
 
     def clear(self) -> None:
         """Leave no process."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 import pytest
 
 from scheduler.domain.workload import Actual, WorkloadStatus
 from scheduler.pb import control_pb2 as pb
+from scheduler.pb import fleetbeat_pb2
 from scheduler.store.keys import STATUSES, TOMBSTONES
 from scheduler.store.kv import EtcdApi
 from scheduler.store.memory import MemoryEtcd, Mishap
-from tests.support.fronts import Heartbeat, Rig, eventually, front_on, status
+from tests.support.fronts import Heartbeat, Rig, eventually, front_on, refused, status
 
 
 async def beat(rig: Rig, *statuses: pb.WorkloadStatus, node_id: str = "n1", **fields: Any) -> pb.HeartbeatResponse:
@@ -290,3 +292,22 @@ async def test_messages_are_bounded_before_they_are_stored() -> None:
         epoch, revision = await running(rig)
         await beat(rig, status("web", "Failed", epoch=epoch, revision=revision, message="x" * 100_000))
         assert len((await rig.stored())["/workloads-status/web"]) < 5_000
+
+
+async def test_F36_F43_a_copy_that_nobody_knows_opens_one_finding() -> None:
+    """From a whole roster, whatever is said of the copy; it is listed, counted, and written once."""
+    async with front_on() as rig:
+        await rig.register("n1")
+        stranger = status("stranger", "Running", epoch=3)
+        await beat(rig, stranger, full=True)
+        answer = await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest())
+        (found,) = answer.drifts
+        assert (found.node_id, found.workload_id, found.type) == ("n1", "stranger", "orphan_on_agent")
+        assert (found.action, found.sightings) == ("operator_investigation", 1)
+        revision = rig.parts.store.last_revision
+        await beat(rig, stranger, full=True)
+        assert rig.parts.store.last_revision == revision
+        assert 'drifts_open{type="orphan_on_agent"} 1.0' in rig.parts.metrics.exposition().decode()
+        assert not (await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="n2"))).drifts
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "node_id"):
+            await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="a/b"))

@@ -84,7 +84,7 @@ async def test_9_8_an_unknown_workload_is_counted_and_kept(fleet: World) -> None
     fake.copies["stranger"] = agent_pb2.WorkloadStatus(id="stranger", actual_state=RUNNING)
     for loop in ("reconcile", "monitor_workloads", "detect_drift"):
         await fleet.cycle(loop)
-    assert (await fleet.cycle("detect_drift"))["unknown"] == 1
+    assert (await fleet.cycle("detect_drift"))["orphan_on_agent"] == 1
     assert "stranger" in fake.copies
     assert fake.calls["DeleteWorkload"] == 0
 
@@ -134,8 +134,8 @@ async def test_F6_the_monitor_refreshes_states_and_counts_them(fleet: World) -> 
     assert (await fleet.status("w0")).status == Phase.FAILED
 
 
-async def test_F36_drift_is_counted_by_kind(fleet: World) -> None:
-    """Missing, elsewhere, another state, another revision: found, and left alone."""
+async def test_F38_F39_F40_F41_drift_is_found_and_mended_by_kind(fleet: World) -> None:
+    """Missing, elsewhere, another state, another revision: told, recorded, and looked at."""
     await running(fleet, 4)
     home = {f"w{i}": (await fleet.status(f"w{i}")).node_id for i in range(4)}
     fakes = fleet.fakes
@@ -144,12 +144,18 @@ async def test_F36_drift_is_counted_by_kind(fleet: World) -> None:
     fakes[elsewhere].copies["w0"] = copies.pop("w0")
     fakes[home["w1"]].crash("w1")
     fakes[home["w2"]].copies["w2"].revision_id = "other"
-    assert isinstance(fleet.etcd, MemoryEtcd)
-    revision = fleet.etcd.revision
+    fleet.clock.forward(60)
+    fleet.woken.clear()
     assert await fleet.cycle("detect_drift") == {
-        "compared": 2, "missing": 1, "elsewhere": 1, "state": 1, "revision": 1,
+        "compared": 2, "missing_on_agent": 1, "orphan_on_agent": 1, "state_mismatch": 1, "revision_mismatch": 1,
     }  # fmt: skip
-    assert fleet.etcd.revision == revision
+    assert (await fleet.status("w0")).actual == Actual.MISSING
+    assert (await fleet.status("w1")).actual == Actual.FAILED
+    assert (await fleet.status("w2")).observed_revision == "other"
+    assert await fleet.tombstone(elsewhere, "w0")
+    assert {workload_id for workload_id, _ in fleet.woken} == {"w0", "w1", "w2"}
+    kinds = [kind for kind, _, _ in fleet.events if kind == "DriftDetected"]
+    assert len(kinds) == 4
 
 
 async def test_F44_our_own_agents_are_not_listed() -> None:

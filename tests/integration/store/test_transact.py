@@ -76,6 +76,8 @@ async def test_the_whole_view_is_compared_not_only_what_is_written(api: EtcdApi,
 class Frozen:
     """A cache that stands still."""
 
+    rewinds = 0
+
     def __init__(self, view: View) -> None:
         """Take what it shows."""
         self._view = view

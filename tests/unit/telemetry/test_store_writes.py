@@ -88,7 +88,8 @@ def test_F89_nobody_writes_to_etcd_past_those_who_count() -> None:
         calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
         if any(isinstance(call.func, ast.Attribute) and call.func.attr == "txn" for call in calls):
             found.add(str(path.relative_to(ROOT / "scheduler")))
-    assert found - {"store/etcd.py", "store/memory.py"} == SAYS_SO
+    # A restore is an operator's command of its own: it has no metrics, and says how much it wrote.
+    assert found - {"store/etcd.py", "store/memory.py", "store/restore.py"} == SAYS_SO
 
 
 def test_F89_the_reference_page_names_every_category() -> None:

@@ -1,0 +1,123 @@
+"""Copies that nobody knows: kept, told of, and deleted only when the operator wants it and all is sure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.domain.shard import ClusterRecord
+from scheduler.domain.workload import WorkloadSpec
+from scheduler.pb import agent_pb2
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS
+from scheduler.store.write import Ref, Write
+from tests.support.fake_agent import RUNNING, FakeAgent
+from tests.support.loop_world import World, world
+from tests.support.placement import put
+
+FINDING = "n-1/stranger/orphan_on_agent"
+DELETE = {"drift_orphan_policy": "delete", "drift_sightings": 3, "drift_grace_seconds": 600}
+
+
+async def with_stranger(fleet: World, **fields: Any) -> FakeAgent:
+    """A cluster with a node that runs one known copy and one that nobody knows."""
+    await put(fleet.store, CLUSTER, CLUSTER_ID, ClusterRecord(cluster_id="ours"))
+    fake = await fleet.add_node("n-1", knows_epochs=False, **fields)
+    await fleet.apply(WorkloadSpec(id="web", type="container", image="nginx:1"))
+    await fleet.cycle()
+    fake.copies["stranger"] = agent_pb2.WorkloadStatus(id="stranger", actual_state=RUNNING)
+    return fake
+
+
+async def cycles(fleet: World, count: int, apart: float = 300) -> None:
+    """Run so many drift cycles."""
+    for _ in range(count):
+        await fleet.cycle("detect_drift")
+        await fleet.settle()
+        fleet.clock.forward(apart)
+
+
+async def test_F36_F42_F43_an_unknown_copy_is_kept_and_told_of_once() -> None:
+    """One event, one record that is written as often as sightings count, and gone with the copy."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 3)
+        revision = (await fleet.store.get(DRIFTS, FINDING)).mod_revision
+        await cycles(fleet, 20)
+        stored = await fleet.store.get(DRIFTS, FINDING)
+        assert stored.record
+        assert stored.mod_revision == revision, "an open finding is not written over and over"
+        assert (stored.record.action, stored.record.sightings) == ("operator_investigation", 3)
+        assert "stranger" in fake.copies
+        assert [w for kind, w, _ in fleet.events if kind == "DriftDetected"] == ["stranger"]
+        del fake.copies["stranger"]
+        await cycles(fleet, 1)
+        assert not await fleet.exists(DRIFTS, FINDING)
+
+
+async def test_F36_F37_under_delete_it_goes_after_three_sightings_and_the_grace() -> None:
+    """Not before either; the finding goes with it."""
+    async with world(**DELETE) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 3, apart=100)
+        assert "stranger" in fake.copies, "three sightings, but not the grace"
+        await cycles(fleet, 3, apart=200)
+        assert "stranger" not in fake.copies
+        assert "web" in fake.copies
+        assert not await fleet.exists(DRIFTS, FINDING)
+
+
+@pytest.mark.parametrize(
+    ("settings", "node"),
+    [
+        ({**DELETE, "drift_dry_run": True}, {}),
+        (DELETE, {"cluster_id": "another"}),
+        ({"drift_orphan_policy": "adopt"}, {}),
+    ],
+    ids=["dry run", "another cluster's node", "adopt"],
+)
+async def test_F36_it_is_never_deleted_in_a_dry_run_on_a_foreign_node_or_under_another_policy(
+    settings: dict[str, Any], node: dict[str, Any]
+) -> None:
+    """However long it is there."""
+    async with world(**settings) as fleet:
+        fake = await with_stranger(fleet, **node)
+        await cycles(fleet, 10, apart=1000)
+        assert "stranger" in fake.copies
+
+
+async def test_F36_nothing_is_deleted_when_the_cluster_record_is_gone() -> None:
+    """A wiped or foreign etcd makes every copy look unknown."""
+    async with world(**DELETE) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 2, apart=1000)
+
+        def wipe(_view: object) -> Any:
+            write: Write[None] = Write(None)
+            write.delete(CLUSTER, CLUSTER_ID)
+            return write
+
+        await fleet.store.transact([Ref(CLUSTER, CLUSTER_ID)], wipe)
+        await fleet.settle()
+        await cycles(fleet, 5, apart=1000)
+        assert "stranger" in fake.copies
+
+
+async def test_F36_a_workload_that_is_applied_meanwhile_is_not_deleted() -> None:
+    """Its copy is taken over: what was unknown has a record now."""
+    async with world(**DELETE) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 2, apart=1000)
+        await fleet.apply(WorkloadSpec(id="stranger", type="container", image="nginx:1"))
+        await cycles(fleet, 3, apart=1000)
+        await fleet.cycle()
+        assert "stranger" in fake.copies
+        assert not await fleet.exists(DRIFTS, FINDING)
+
+
+async def test_F44_a_node_of_ours_without_open_findings_is_not_listed() -> None:
+    """Its agent reports changes by itself, and fronts open findings from whole rosters."""
+    async with world() as fleet:
+        fake = await fleet.add_node("n-1")
+        await cycles(fleet, 3)
+        assert fake.calls["ListWorkloads"] == 0
