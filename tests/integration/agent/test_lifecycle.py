@@ -114,8 +114,7 @@ async def test_an_agent_whose_folder_was_removed_leaves_no_copy_that_nobody_know
     await node.signal(signal.SIGKILL)
     await asyncio.to_thread(shutil.rmtree, node.data)
     await node.start()
-    found = table.read(old)
-    assert found is None or found.ended
+    await eventually(lambda: (found := table.read(old)) is None or found.ended)
     await node.client.apply(order(epoch=2))
     await eventually(lambda: len(node.pids()) == 1)
 
