@@ -168,7 +168,6 @@ class Metrics:
             "reconciliation_cycle_duration_seconds", "Time of reconcile cycles.", buckets=_CYCLE_BUCKETS
         )
         self.reconciliation_cycles = cluster.counter("reconciliation_cycles", "Reconcile cycles.", "result")
-        self.drifts = cluster.counter("drifts", "Differences between nodes and records.", "type", "action")
         self.store_writes = cluster.counter("state_store_writes", "Records written.", "category")
         self.store_conflicts = cluster.counter(
             "state_store_conflicts", "Transactions that had to be decided again.", "category"
@@ -217,10 +216,6 @@ class Metrics:
     def reconciled(self, action: str, success: bool) -> None:
         """Count what reconciling one workload did. Fits LoopContext(on_result=…)."""
         self.reconciliation_results.labels(action, str(success).lower()).inc()
-
-    def drift_found(self, kind: str, action: str) -> None:
-        """Count a difference between a node and the records. Fits LoopContext(on_drift=…)."""
-        self.drifts.labels(kind, action).inc()
 
     def cycle_ended(self, loop: str, success: bool, seconds: float) -> None:
         """Count a reconcile cycle; `seconds` is from the begin of its slot. Fits LoopContext(on_cycle=…)."""
