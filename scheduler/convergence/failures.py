@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from scheduler.domain.report import is_terminal
-from scheduler.domain.workload import WorkloadStatus
+from scheduler.domain.workload import StatusInfo, WorkloadStatus
 
 RETRIES_EXHAUSTED = "RETRIES_EXHAUSTED"
 """Its agent has refused it for too long."""
@@ -62,3 +64,11 @@ def terminal_text(status: WorkloadStatus, code: str) -> str:
 def lacks_runtime(code: str, text: str) -> bool:
     """Whether an agent refuses an order because the node cannot run workloads of this type at all."""
     return code == RUNTIME_UNAVAILABLE or _NO_RUNTIME in text.lower()
+
+
+def without_copy(status: WorkloadStatus, actual: str, now: datetime) -> StatusInfo:
+    """Return what is known of a workload whose copy is left behind: of one that has failed for good still why."""
+    fresh = StatusInfo(actual_state=actual, last_updated=now)
+    if not status.terminal:
+        return fresh
+    return fresh.replace(failure_reason=status.status_info.failure_reason, reason=status.status_info.reason)

@@ -30,6 +30,12 @@ def phase_of(spec: WorkloadSpec, status: WorkloadStatus) -> Phase:
         return Phase.FAILED
     if status.retry.next_retry_at and status.actual != Actual.RUNNING:
         return Phase.RETRY_PENDING
+    return _phase_observed(spec, status)
+
+
+def _phase_observed(spec: WorkloadSpec, status: WorkloadStatus) -> Phase:
+    if spec.desired_state == Desired.STOPPED and status.actual == Actual.MISSING:
+        return Phase.STOPPED  # nothing runs there, and nothing is to
     return next((phase for actual, phase in _OBSERVED.items() if actual == status.actual), Phase.SCHEDULED)
 
 

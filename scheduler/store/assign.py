@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from scheduler.convergence.failures import without_copy
 from scheduler.convergence.loss import loss_over
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
@@ -23,7 +24,6 @@ from scheduler.domain.workload import (
     Phase,
     Reapply,
     Retry,
-    StatusInfo,
     Tombstone,
     WorkloadSpec,
     WorkloadStatus,
@@ -161,13 +161,13 @@ class Assign:
 
     def _status(self, status: WorkloadStatus, epoch: int) -> WorkloadStatus:
         scheduled = loss_over(status).replace(
-            status=Phase.SCHEDULED,
+            status=Phase.FAILED if status.terminal else Phase.SCHEDULED,
             node_id=self.choice.node_id,
             assigned_node=self.choice.node_id,
             epoch=epoch,
             observed_revision="",
             told_stop_after_ms=None,
-            status_info=StatusInfo(actual_state=Actual.PENDING, last_updated=self.at),
+            status_info=without_copy(status, Actual.PENDING, self.at),
             pending_reason="",
         )
         if not status.node_id:

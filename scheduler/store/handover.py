@@ -16,9 +16,10 @@ from datetime import datetime
 from typing import Any
 
 from scheduler.convergence.drain import Pace, Relocate, Vacate, is_vacating, leaving, may_start, pace_of, too_many_down
+from scheduler.convergence.failures import without_copy
 from scheduler.domain.ledger import LEFT, Commitment, Ledger, left_by
 from scheduler.domain.node import Node
-from scheduler.domain.workload import Actual, Desired, Phase, StatusInfo, Tombstone, WorkloadStatus
+from scheduler.domain.workload import Actual, Desired, Phase, Tombstone, WorkloadStatus
 from scheduler.store import volumes
 from scheduler.store.assign import Assign, Committed, Outdated, Placed, Vanished, next_epoch, settled_already
 from scheduler.store.keys import ASSIGNMENTS, LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
@@ -198,6 +199,6 @@ def _homeless(status: WorkloadStatus, why: str, now: datetime) -> WorkloadStatus
         vacating=0,
         attached=(),
         observed_revision="",
-        status_info=StatusInfo(last_updated=now),
+        status_info=without_copy(status, Actual.NONE, now),
         pending_reason=why,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,32 @@ from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES
 from scheduler.store.observations import bounded
 from scheduler.store.store import Store
 from scheduler.store.write import Guard, Ref, View, Write
+
+_SECONDS = re.compile(r"\b\d+(?:\.\d+)? s\b")
+"""How far a proof has got: no reason to write."""
+
+
+async def record_blocked(store: Store, seen: WorkloadStatus, why: str, *, guards: Sequence[Guard] = ()) -> bool:
+    """Record what a workload without a node waits for before it is given one; return whether that was news."""
+    workload_id, text = seen.id, bounded(why)
+    if _tells(seen, text):
+        return False
+
+    def decide(view: View) -> Write[bool]:
+        spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
+        if spec is None or status is None or spec.desired_state == Desired.DELETED:
+            return Write(result=False)
+        if status.node_id or _tells(status, text):
+            return Write(result=False)
+        write = Write(result=True)
+        write.put(STATUSES, workload_id, status.replace(pending_reason=text))
+        return write
+
+    return await store.transact([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)], decide, guards=guards)
+
+
+def _tells(status: WorkloadStatus, text: str) -> bool:
+    return _SECONDS.sub("", status.pending_reason) == _SECONDS.sub("", text)
 
 
 async def record_stay(

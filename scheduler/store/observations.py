@@ -278,6 +278,8 @@ def _observed(status: WorkloadStatus, report: Report, revision: str, now: dateti
         retry, terminal = Retry(max_attempts=retry.max_attempts), ""
     elif terminal and info.reason:
         info = info.replace(reason=info.reason.replace(retryable=False))
+    elif terminal:  # the copy is gone or ended by now: why it is not started again stays true
+        info = info.replace(reason=status.status_info.reason, failure_reason=status.status_info.failure_reason)
     after = status.replace(
         status_info=info, observed_revision=revision, reapply=reapply, retry=retry, terminal=terminal
     )

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from scheduler.convergence.failures import without_copy
 from scheduler.domain.ledger import Ledger
-from scheduler.domain.workload import Desired, Phase, StatusInfo, Tombstone, WorkloadStatus
+from scheduler.domain.workload import Actual, Desired, Phase, Tombstone, WorkloadStatus
 from scheduler.placement.capacity import Overcommit, commitment_of
 from scheduler.placement.filters import objections
 from scheduler.placement.request import Request, request_of
@@ -86,7 +87,7 @@ def _give_up(view: View, ledger: Ledger, status: WorkloadStatus, why: str, now: 
         attached=(),
         previous_node=status.node_id,
         observed_revision="",
-        status_info=StatusInfo(last_updated=now),
+        status_info=without_copy(status, Actual.NONE, now),
         pending_reason=bounded(f"does not suit its node any more: {why}"),
     )
     write.put(STATUSES, status.id, homeless)

@@ -52,6 +52,8 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         """Followers of logs wait for it."""
         self.refuse: tuple[grpc.StatusCode, str] | None = None
         """What every call answers."""
+        self.refuse_only: dict[str, tuple[grpc.StatusCode, str]] = {}
+        """What these calls answer."""
         self.endpoint = ""
         self._server: grpc.aio.Server | None = None
 
@@ -175,8 +177,8 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         self.arrived.set()
         try:
             await self.gate.wait()
-            if self.refuse:
-                await context.abort(*self.refuse)
+            if refuse := self.refuse or self.refuse_only.get(name):
+                await context.abort(*refuse)
             meant = dict(context.invocation_metadata()).get("x-node-id")
             if self.knows_epochs and meant != self.node_id:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this is node {self.node_id}")

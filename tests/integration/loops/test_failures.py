@@ -8,15 +8,18 @@ import grpc
 import pytest
 
 from scheduler.domain.event import EventType
-from scheduler.domain.workload import Phase, WorkloadSpec
+from scheduler.domain.node import DrainJob
+from scheduler.domain.workload import Actual, Phase, WorkloadSpec
 from scheduler.pb import agent_pb2
 from scheduler.store import workloads
 from scheduler.store.etcd import Etcd
-from scheduler.store.keys import NODES
+from scheduler.store.intent import Wish, drain, set_schedulable
+from scheduler.store.keys import NODES, STATUSES
 from scheduler.store.nodes import NO_TYPE
 from tests.support import servers
 from tests.support.fake_agent import FAILED, RUNNING
 from tests.support.loop_world import World, world
+from tests.support.placement import put
 
 
 @pytest.fixture
@@ -189,3 +192,73 @@ async def test_scenario_L5_the_count_of_a_failure_survives_its_nodes_absence(fle
     status = await fleet.status()
     assert (status.node_id, status.terminal, status.status) == (node_id, "INVALID_IMAGE", Phase.FAILED)
     assert fleet.copies() == []
+
+
+async def test_scenario_R1_a_count_survives_the_wait_for_a_node_and_one_more_failure_is_the_last(
+    fleet: World,
+) -> None:
+    """Of two tries one is used up; the only node is left, no other has room for an hour; then one try, and no more."""
+    await fleet.apply(spec())
+    await fleet.ctx.placer.place("web")
+    await fleet.settle()
+    status = await fleet.status()
+    first = status.node_id
+    await put(fleet.store, STATUSES, "web", status.replace(retry=status.retry.replace(max_attempts=2)))
+    second = ({"n1", "n2"} - {first}).pop()
+    await set_schedulable(fleet.store, second, schedulable=False)
+    fleet.fakes[first].refuse = (grpc.StatusCode.INTERNAL, "cannot")
+    await fleet.settle()
+    await fleet.wake("web")
+    assert (await fleet.status()).retry.attempts == 1
+    fleet.fakes[first].refuse = (grpc.StatusCode.INTERNAL, "container runtime not available")
+    for _ in range(12):
+        fleet.clock.forward(300)
+        fleet.pulses.beat("n1", "n2")
+        await fleet.settle()
+        await fleet.wake("web")
+    waiting = await fleet.status()
+    assert (waiting.node_id, waiting.retry.attempts, bool(waiting.pending_reason)) == ("", 1, True)
+    fleet.fakes[second].refuse = (grpc.StatusCode.INTERNAL, "cannot")
+    await set_schedulable(fleet.store, second, schedulable=True)
+    for _ in range(10):
+        await fleet.cycle()
+        fleet.clock.forward(300)
+        fleet.pulses.beat("n1", "n2")
+    status = await fleet.status()
+    assert (status.node_id, status.terminal) == (second, "RETRIES_EXHAUSTED")
+    assert fleet.fakes[second].calls["ApplyWorkload"] == 1
+    assert len([kind for kind, _, _ in fleet.events if kind == EventType.RESCHEDULED]) == 1
+
+
+async def test_F27_what_has_failed_for_good_still_says_so_when_its_copy_is_removed(fleet: World) -> None:
+    """Somebody removes the failed container by hand: it is missing now, and why it is not started again stays."""
+    node_id = await ended(fleet)
+    await fleet.cycle()
+    before = await fleet.status()
+    del fleet.fakes[node_id].copies["web"]
+    await fleet.report(node_id)
+    await fleet.cycle()
+    after = await fleet.status()
+    assert (after.actual, after.status, after.terminal) == (Actual.MISSING, Phase.FAILED, "INVALID_IMAGE")
+    assert after.status_info.reason == before.status_info.reason
+    assert after.status_info.failure_reason == "no such image"
+    assert fleet.copies() == []
+
+
+async def test_F27_what_has_failed_for_good_still_says_so_after_its_node_was_drained(fleet: World) -> None:
+    """It leaves the node like any other work, is started nowhere, and goes on telling why; a retry starts it."""
+    node_id = await ended(fleet)
+    await fleet.cycle()
+    await drain(fleet.store, node_id, Wish(), DrainJob(), total=1, now=fleet.clock())
+    await fleet.cycle()
+    status = await fleet.status()
+    assert status.node_id not in ("", node_id)
+    assert (status.status, status.terminal) == (Phase.FAILED, "INVALID_IMAGE")
+    reason = status.status_info.reason
+    assert reason
+    assert (reason.code, reason.message, reason.retryable) == ("INVALID_IMAGE", "no such image", False)
+    assert fleet.copies() == []
+    await workloads.retry(fleet.store, "web", now=fleet.clock())
+    await fleet.settle()
+    await fleet.cycle()
+    assert fleet.copies() == [status.node_id]

@@ -203,9 +203,15 @@ async def test_scenario_L15_a_namesake_of_a_deleted_exclusive_workload_waits_for
     assert await fleet.tombstone(first)
     await fleet.apply(spec(metadata={"fleetbeat.exclusive": "true"}))
     assert await fleet.cycle() == {"Assign_failed": 1}
-    await wait(fleet, 7.1, other(first))
+    assert f"may still run on {first}" in (await fleet.status()).pending_reason
+    revision = fleet.store.last_revision
+    await wait(fleet, 1.0, other(first))
     await fleet.cycle()
-    assert (await fleet.status()).node_id == other(first)
+    assert fleet.store.last_revision - revision <= 1, "a wait is told once, and goes on for no write but the fence"
+    await wait(fleet, 6.1, other(first))
+    await fleet.cycle()
+    status = await fleet.status()
+    assert (status.node_id, status.pending_reason) == (other(first), "")
 
 
 async def test_scenario_L15_an_exclusive_workload_that_no_longer_fits_stops_before_it_starts_elsewhere(

@@ -550,3 +550,20 @@ async def test_F47_many_workloads_on_many_nodes_run_within_the_bounds() -> None:
         assert sum(len(fake.running()) for fake in fleet.fakes.values()) == 60
         assert max(fake.in_flight_max for fake in fleet.fakes.values()) <= 4
         await asyncio.sleep(0)
+
+
+async def test_scenario_C23_an_update_counts_for_nothing_against_the_node_it_runs_on(fleet: World) -> None:
+    """Content, size and policies change without a failure: same node, same assignment, no wait, nothing owed."""
+    node_id = await running(fleet)
+    epoch = (await fleet.status()).epoch
+    for round_number in range(6):  # more often than the guard against crash loops lets a copy be started
+        await fleet.apply(spec(image=f"nginx:{round_number}", cpu=0.1 + round_number / 10))
+        assert await fleet.cycle() == {"ReapplyRunning": 1}
+        await fleet.report(node_id)
+        status = await fleet.status()
+        assert (status.node_id, status.epoch, status.status) == (node_id, epoch, Phase.RUNNING)
+    assert await fleet.tombstone(node_id) is None
+    scores = [fleet.ctx.placer.score_on(spec("twin"), each) for each in (node_id, other(node_id))]
+    await fleet.apply(spec(image="nginx:last", cpu=0.6))
+    await fleet.cycle()
+    assert [fleet.ctx.placer.score_on(spec("twin"), each) for each in (node_id, other(node_id))] == scores

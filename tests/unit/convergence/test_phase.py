@@ -40,6 +40,11 @@ def test_F8_the_phase_follows_what_was_observed(given: WorkloadStatus, phase: Ph
     assert phase_of(SPEC, given) == phase
 
 
+def test_F19_what_is_to_be_stopped_and_was_removed_by_hand_shows_as_stopped() -> None:
+    """It is as wanted; that it is Scheduled would promise a start that never comes."""
+    assert phase_of(SPEC.replace(desired_state=Desired.STOPPED), status(Actual.MISSING)) == Phase.STOPPED
+
+
 @pytest.mark.parametrize("actual", list(Actual))
 def test_F15_a_deletion_shows_as_deleting_until_it_is_gone(actual: Actual) -> None:
     """No report hides it."""
