@@ -25,6 +25,7 @@ _COMMANDS = {
     "workload": Lazy("scheduler.cli.workload:workload", "List, show, explain, retry and delete workloads; read logs."),
     "events": Lazy("scheduler.cli.events:events", "Show what has happened, and what happens."),
     "drift": Lazy("scheduler.cli.drift:drift", "Show where nodes differ from the records."),
+    "audit": Lazy("scheduler.cli.audit:audit", "Find what is committed on nodes for nobody."),
     "disk": Lazy("scheduler.cli.disk:disk", "Create, list, show and delete disks and volumes."),
     "backup": Lazy("scheduler.cli.backup:backup", "Write the whole state of the cluster to a file."),
     "restore": Lazy("scheduler.cli.restore:restore", "Bring the state of a cluster back from a backup."),
