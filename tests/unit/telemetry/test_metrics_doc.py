@@ -1,30 +1,25 @@
-"""The metrics reference lists exactly the metrics there are."""
+"""The metrics reference lists exactly the metrics there are, each where it belongs."""
 
 from __future__ import annotations
 
-import pathlib
-import re
-
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from scheduler.telemetry.metrics import GAUGES, LABELLED, FleetFigures, Metrics
+from tests.support.metrics_page import rows
 
-_PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
-_ROW = re.compile(r"\| `(persys_scheduler_\w+)` \| (\w+) \| ([^|]+) \| [^|]+ \|")
-
-Row = tuple[str, str, tuple[str, ...]]
+Known = tuple[str, str, tuple[str, ...]]
 
 
-def rows() -> list[Row]:
-    """Return name, type and labels of each row of the page."""
-    found = filter(None, map(_ROW.fullmatch, _PAGE.read_text().splitlines()))
-    return [(row[1], row[2], tuple(re.findall(r"`(\w+)`", row[3]))) for row in found]
-
-
-def counted(metrics: Metrics) -> list[Row]:
-    """Return the same of the counters and histograms."""
+def counted(metrics: Metrics) -> list[Known]:
+    """Return name, type and labels of the counters and histograms."""
     found = [one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)]
     return [(family.name, family.type, one._labelnames) for one in found for family in one.collect()]
+
+
+def names(registry: CollectorRegistry) -> set[str]:
+    """Return the names of what a registry has."""
+    return {family.name for family in registry.collect()}
 
 
 def test_the_page_lists_every_metric_once_with_its_type_and_labels() -> None:
@@ -35,4 +30,12 @@ def test_the_page_lists_every_metric_once_with_its_type_and_labels() -> None:
     metrics.observe_fleet(lambda: FleetFigures(gauges=dict.fromkeys(GAUGES, 1.0), labelled=labelled))
     gauges = [family for family in metrics.registry.collect() if family.type == "gauge"]
     expected += [(family.name, "gauge", tuple(family.samples[0].labels)) for family in gauges]
-    assert sorted(rows()) == sorted(expected)
+    assert sorted((row.name, row.kind, row.labels) for row in rows()) == sorted(expected)
+
+
+def test_what_processes_add_up_is_listed_as_such() -> None:
+    """Whoever writes a query learns there whether to add fronts up or to take any of them."""
+    metrics = Metrics(process=False)
+    sections = {row.name: row.section for row in rows() if row.kind != "gauge"}
+    assert {name for name, section in sections.items() if section == "Of one front"} == names(metrics.registry)
+    assert {name for name, section in sections.items() if section == "Of all processes together"} == names(metrics.work)
