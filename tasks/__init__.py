@@ -8,9 +8,11 @@ loop, return a few words.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from celery import Celery, signals
+from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from scheduler.domain.shard import LOOPS
 from scheduler.queues.app import make_app
@@ -18,6 +20,9 @@ from scheduler.queues.messages import CHUNK_TASK, WORKLOAD_TASK, CycleMessage, W
 from scheduler.settings import Settings, SettingsError, load
 from scheduler.telemetry.logs import set_up_logs
 from tasks import runtime, steps
+
+_ABOUT = {"loop": "loop", "shard": "shard", "slot": "cycle", "workload_id": "workload_id"}
+"""Fields of messages, and what log lines call them."""
 
 
 def _configured() -> tuple[Settings, Celery]:
@@ -57,10 +62,22 @@ def reconcile_workload(**message: Any) -> str:
 
 @signals.setup_logging.connect
 def _set_up_logs(**_signal: Any) -> None:
-    set_up_logs(settings.log_level, settings.log_format)
+    component = next((word for word in ("worker", "beat", "flower") if word in sys.argv), "")
+    set_up_logs(settings.log_level, settings.log_format, component=component)
     if settings.log_level == "info":
         # One line a task is enough: that it ended, and with which words.
         logging.getLogger("celery.worker.strategy").setLevel(logging.WARNING)
+
+
+@signals.task_prerun.connect
+def _begin_lines(kwargs: dict[str, Any] | None = None, **_signal: Any) -> None:
+    """Have Celery's own lines about a task say what it is about, too."""
+    bind_contextvars(**{name: (kwargs or {})[field] for field, name in _ABOUT.items() if field in (kwargs or {})})
+
+
+@signals.task_postrun.connect
+def _end_lines(**_signal: Any) -> None:
+    unbind_contextvars(*_ABOUT.values())
 
 
 @signals.worker_process_init.connect

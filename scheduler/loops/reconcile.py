@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from scheduler.convergence.actions import Delete, Finalise, Nothing, Stop
+from scheduler.convergence.actions import Delete, Finalise, Nothing, Place, Stop
 from scheduler.convergence.loss import Wait
 from scheduler.domain.errors import Fenced, FleetbeatError, StoreUnavailable
 from scheduler.domain.node import Drain
@@ -123,6 +123,9 @@ def _due(this: _Pass, workload_ids: Sequence[str], urgent: set[str]) -> tuple[li
             this.tally[action.name if isinstance(action, Wait) else "NoAction"] += 1
         elif isinstance(action, _FREES):
             first.append(workload_id)
+        elif isinstance(action, Place) and this.ctx.placer.stays_pending(workload_id):
+            this.ctx.on_result("Assign", False)  # noqa: FBT003 - as for every step
+            this.tally["Assign_failed"] += 1
         else:
             rest.append(workload_id)
     return first, rest

@@ -91,6 +91,21 @@ class Placer:
         """
         return await self._assign(workload_id, "", guards, partial(Assign, frees=frees_volumes))
 
+    def stays_pending(self, workload_id: str) -> bool:
+        """Tell whether `place` would find no node and have nothing to write, by what is known now.
+
+        An attempt as good as any, and free: a cycle need not read a workload, nor take its fence, to learn the same.
+        """
+        spec, status = self._cache.get(SPECS, workload_id).record, self._cache.get(STATUSES, workload_id).record
+        if spec is None or status is None or status.node_id:
+            return False
+        started = time.monotonic()
+        choice = choose(self._live.fleet, self._request(spec, frees=True))
+        if not isinstance(choice, Explanation) or not _tells(status, choice):
+            return False
+        self._on_outcome(choice, time.monotonic() - started)
+        return True
+
     async def move(self, workload_id: str, *, from_node: str, guards: Sequence[Guard] = ()) -> Outcome:
         """Move a workload off a node that is lost or draining; when there is no other, it stays where it is.
 

@@ -11,6 +11,8 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+_NAMES = {"workload": "workload_id", "node_id": "node"}
+"""One name for each thing on every line, whatever its writer calls it."""
 _NOISY = ("grpc", "asyncio", "urllib3", "docker", "opentelemetry")
 
 
@@ -28,6 +30,7 @@ def set_up_logs(level: str, form: str, *, component: str = "") -> None:
 
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        _same_names,
         add_component,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -50,6 +53,13 @@ def set_up_logs(level: str, form: str, *, component: str = "") -> None:
     root.setLevel(number)
     for name in _NOISY:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
+
+
+def _same_names(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    for name, ours in _NAMES.items():
+        if name in line:
+            line[ours] = line.pop(name)
+    return line
 
 
 def _renderers(form: str) -> list[Processor]:

@@ -9,13 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
 from scheduler.agents.client import Agents
+from scheduler.domain.drift import DriftRecord, DriftType, drift_id
 from scheduler.domain.node import Health, Node
 from scheduler.domain.shard import Cycle
 from scheduler.domain.workload import Desired
 from scheduler.front.parts import utc_now
 from scheduler.pb import control_pb2 as pb
 from scheduler.queues.admission import Admission, Verdict
-from scheduler.store.keys import LEADER_PREFIX, NODES, STATUSES
+from scheduler.store.keys import DRIFTS, LEADER_PREFIX, NODES, STATUSES
 from scheduler.store.kv import Delete, EtcdApi
 from scheduler.store.memory import MemoryEtcd, Mishap
 from tests.support.fake_agent import FakeAgent
@@ -233,3 +234,26 @@ async def test_F89_conflicts_are_counted_by_what_had_changed() -> None:
         assert conflicts.keys() <= written.keys()
         assert rig.parts.store.conflicts.total() == sum(conflicts.values())
         assert (await rig.workload()).desired_state in (Desired.RUNNING, Desired.STOPPED)
+
+
+async def test_F89_open_findings_of_drift_are_counted_by_kind_until_they_are_resolved() -> None:
+    """Each as long as its record is there."""
+    async with front_on() as rig:
+        assert shown(rig, "drifts_open") == {}
+        for workload_id in ("a", "b"):
+            fields = {"node_id": "n1", "workload_id": workload_id, "drift_type": DriftType.ORPHAN}
+            identifier = drift_id("n1", workload_id, DriftType.ORPHAN)
+            await rig.put(DRIFTS, identifier, DriftRecord(detected_at=utc_now(), **fields))
+        assert shown(rig, "drifts_open") == {"orphan_on_agent": 2}
+        await rig.parts.etcd.txn((), [Delete(key) for key in await rig.stored() if key.startswith(DRIFTS.prefix)])
+        await eventually(lambda: shown(rig, "drifts_open") == {})
+
+
+async def test_F89_redis_is_up_while_it_answers(redis: Redis) -> None:
+    """Told by the last read of pulses, which the front makes every few seconds."""
+    async with front_on(redis=redis) as rig:
+        await eventually(lambda: shown(rig, "redis_up") == {"": 1})
+    async with front_on() as rig:
+        await rig.register()
+        await rig.control.ListNodes(pb.ListNodesRequest())
+        assert shown(rig, "redis_up") == {"": 0}

@@ -13,6 +13,7 @@ from scheduler.pb import fleetbeat_pb2
 from scheduler.store.keys import STATUSES, TOMBSTONES
 from scheduler.store.kv import EtcdApi
 from scheduler.store.memory import MemoryEtcd, Mishap
+from tests.support.counting import CountingEtcd
 from tests.support.fronts import Heartbeat, Rig, eventually, front_on, refused, status
 
 
@@ -108,7 +109,7 @@ async def test_F6_agents_that_send_no_epoch_are_believed_on_their_node() -> None
 
 async def test_a_heartbeat_without_news_reads_and_writes_nothing() -> None:
     """With 20 workloads that run, ten heartbeats cost no call to etcd at all, whatever their messages say."""
-    etcd = MemoryEtcd()
+    etcd = CountingEtcd(MemoryEtcd())
     async with front_on(etcd) as rig:
         await rig.register(cpu_total_millicores=100_000, memory_total_mb=100_000)
         known = {f"w{i}": await running(rig, f"w{i}") for i in range(20)}
@@ -118,32 +119,32 @@ async def test_a_heartbeat_without_news_reads_and_writes_nothing() -> None:
         ]
         await beat(rig, *statuses, full=True)
         await beat(rig, *statuses, full=True)
-        calls = etcd.calls
+        calls = len(etcd.of_work)
         for sequence in range(10):
             usage = pb.NodeUsage(cpu_used_millicores=sequence)
             await rig.control.Heartbeat(
                 Heartbeat(node_id="n1", workload_statuses=statuses, usage=usage, sequence=sequence, full=True)
             )
             assert len(rig.front.heartbeats.reports.pump) == 0
-        assert etcd.calls == calls
+        assert len(etcd.of_work) == calls
 
 
 async def test_a_failed_workload_costs_no_further_call_while_it_says_the_same() -> None:
     """States whose message counts are remembered once they are written."""
-    etcd = MemoryEtcd()
+    etcd = CountingEtcd(MemoryEtcd())
     async with front_on(etcd) as rig:
         await rig.register()
         epoch, revision = await running(rig)
         failed = status("web", "Failed", epoch=epoch, revision=revision, message="exit 1")
         for _ in range(3):
             await beat(rig, failed)
-        calls = etcd.calls
+        calls = len(etcd.of_work)
         await rig.control.Heartbeat(Heartbeat(node_id="n1", workload_statuses=[failed, status("ghost", "Running")]))
         await rig.settled()
-        first = etcd.calls - calls
+        first = len(etcd.of_work) - calls
         await rig.control.Heartbeat(Heartbeat(node_id="n1", workload_statuses=[failed, status("ghost", "Running")]))
         assert len(rig.front.heartbeats.reports.pump) == 0
-        assert etcd.calls == calls + first
+        assert len(etcd.of_work) == calls + first
         assert first <= 2, "an unknown workload is looked up once"
 
 
@@ -311,3 +312,18 @@ async def test_F36_F43_a_copy_that_nobody_knows_opens_one_finding() -> None:
         assert not (await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="n2"))).drifts
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "node_id"):
             await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="a/b"))
+
+
+async def test_scenario_O3_a_restarted_agents_work_is_listed_before_it_confirms_it() -> None:
+    """It registers anew and says nothing yet: the list is the store's; the first roster confirms it, for no write."""
+    async with front_on() as rig:
+        await rig.register()
+        epoch, revision = await running(rig)
+        await rig.register(supported_workload_types=["container"])
+        await beat(rig, sequence=1)
+        for _ in range(2):
+            listed = (await rig.control.ListWorkloads(pb.ListWorkloadsRequest(node_id="n1"))).workloads
+            assert [(w.workload_id, w.status) for w in listed] == [("web", "Running")]
+            before = await rig.stored()
+            await beat(rig, status("web", "Running", epoch=epoch, revision=revision), full=True, sequence=2)
+            assert await rig.stored() == before

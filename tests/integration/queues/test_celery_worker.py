@@ -65,6 +65,20 @@ def test_a_cycle_of_one_chunk_runs_at_once(table: Bench, worker: Process) -> Non
     assert (run["nodes"], run["unassigned"]) == ([], True)
 
 
+def test_the_line_about_a_task_says_what_it_was_about(table: Bench, worker: Process) -> None:
+    """Celery's own line carries loop, shard and cycle, and nothing of the task before."""
+    message = a_cycle(next(_slots))
+    assert outcome(worker, table, message) == "ok"
+    woken = outcomes(worker, "tasks.reconcile_workload")
+    table.publisher.send([a_wake_up("web")])
+    wait_for(lambda: len(outcomes(worker, "tasks.reconcile_workload")) > len(woken))
+    lines = [line for line in worker.text().splitlines() if "succeeded in" in line]
+    cycle, wake_up = lines[-2:]
+    assert {"loop=reconcile", "shard=0", f"cycle={message.slot}", "component=worker"} <= set(cycle.split())
+    assert {"workload_id=web", "shard=0"} <= set(wake_up.split())
+    assert "cycle=" not in wake_up
+
+
 @pytest.mark.parametrize("loop", ["detect_drift", "monitor_nodes", "monitor_workloads"])
 def test_every_loop_has_its_task(table: Bench, worker: Process, loop: str) -> None:
     """The names that beat sends are registered."""

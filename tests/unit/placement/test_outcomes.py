@@ -57,6 +57,36 @@ async def test_F89_each_attempt_is_told_once_with_what_came_of_it(placer: tuple[
     assert all(seconds >= 0 for _, seconds in told)
 
 
+async def test_F44_a_workload_that_stays_pending_is_known_as_such_without_a_call(
+    placer: tuple[Placer, Store, Told],
+) -> None:
+    """Once the reason is stored, and until something fits; it counts as an attempt."""
+    places, store, told = placer
+    etcd = store.etcd
+    assert isinstance(etcd, MemoryEtcd)
+    await put_workload(store, spec("big", cpu=900))
+    await store_seen(places, etcd)
+    assert not places.stays_pending("big"), "the reason is not stored yet"
+    await places.place("big")
+    await store_seen(places, etcd)
+    calls = etcd.calls
+    assert places.stays_pending("big")
+    assert etcd.calls == calls
+    assert [kind for kind, _ in told] == [Explanation, Explanation]
+    await put_nodes(store, [node("n-2", total_cpu=1000)])
+    await store_seen(places, etcd)
+    assert not places.stays_pending("big")
+    assert isinstance(await places.place("big"), Placed)
+    await store_seen(places, etcd)
+    assert not places.stays_pending("big")
+    assert not places.stays_pending("ghost")
+
+
+async def store_seen(places: Placer, etcd: MemoryEtcd) -> None:
+    """Wait until the placer's cache shows all that was written."""
+    await places._cache.wait_revision(etcd.revision, 5)
+
+
 def test_F89_attempts_are_counted_by_result_and_rejections_by_node() -> None:
     """Each rejected node counts under the first filter that it failed."""
     metrics = Metrics(process=False)

@@ -42,6 +42,20 @@ def test_json_lines_carry_component_level_logger_and_time(capsys: pytest.Capture
     assert ours["timestamp"].endswith("Z")
 
 
+def test_a_thing_has_one_name_on_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the writer of a line calls it; what a line says itself counts more than what is around it."""
+    set_up_logs("info", "json")
+    with structlog.contextvars.bound_contextvars(workload_id="web", node_id="n1", cycle=7):
+        structlog.get_logger("a").info("around")
+        structlog.get_logger("a").info("itself", workload="db", node_id="n2")
+        logging.getLogger("library").info("theirs")
+    around, itself, theirs = lines(capsys)
+    assert (around["workload_id"], around["node"], around["cycle"]) == ("web", "n1", 7)
+    assert (itself["workload_id"], itself["node"]) == ("db", "n2")
+    assert (theirs["workload_id"], theirs["node"]) == ("web", "n1")
+    assert not {"workload", "node_id"} & {*around, *itself, *theirs}
+
+
 def test_below_the_level_nothing_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """And chatty libraries only from warning on."""
     set_up_logs("info", "json")
