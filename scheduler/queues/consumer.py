@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from celery.concurrency.asynpool import AsynPool
 from celery.exceptions import CPendingDeprecationWarning
 from celery.worker import consumer, heartbeat, state
 from celery.worker.consumer import heart
@@ -42,7 +43,7 @@ class Heart(heart.Heart):
 
 
 class Consumer(consumer.Consumer):
-    """Celery's consumer, changed in five things.
+    """Celery's consumer, changed in six things.
 
     * kombu's pauses between attempts to connect grow to 30 s: after an outage of 20 s a worker
       needed 17.6 s to come back. Capped at 2 s it needs 2.8 s.
@@ -55,6 +56,9 @@ class Consumer(consumer.Consumer):
     * Its heartbeats to Flower are tried again until they succeed, in the main thread: while the
       broker is away, the worker neither reconnects in its own way nor obeys SIGTERM.
     * A watchdog ends the worker when it consumes nothing although messages wait for it.
+    * A worker that ends forgets the tasks whose beginning its processes have not confirmed yet,
+      although they run them: it waits 30 s for a process that waits for it, and the finished task
+      comes to another worker once more. Ours waits for all that its processes were given.
     """
 
     class Blueprint(consumer.Consumer.Blueprint):  # type: ignore[misc, valid-type]
@@ -90,6 +94,17 @@ class Consumer(consumer.Consumer):
             warnings.simplefilter("ignore", CPendingDeprecationWarning)
             super().on_connection_error_after_connected(exc)
 
+    def on_close(self) -> None:
+        """Forget what came over this connection; when the worker ends, not what its processes have been given."""
+        pool: Any = getattr(self.pool, "_pool", None)
+        if state.should_stop is None or not isinstance(pool, AsynPool):
+            super().on_close()
+            return
+        jobs = pool._cache  # noqa: SLF001 - there is no other way to them
+        given = {number: job for number, job in jobs.items() if _is_given(pool, job)}
+        super().on_close()
+        jobs.update(given)
+
     def call_soon_ack(self, p: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
         """Acknowledge or reject a message in the event loop, unless its connection is gone."""
         hub: Any = getattr(self, "hub", None)
@@ -118,6 +133,11 @@ class Consumer(consumer.Consumer):
             return 0
         with self.app.connection_for_read() as connection:
             return sum(backlog(connection.channel(), queues))
+
+
+def _is_given(pool: Any, job: Any) -> bool:
+    # What could not be written to a process is put back to the buffer, and keeps the name of the process.
+    return job._scheduled_for is not None and job not in pool.outbound_buffer  # noqa: SLF001
 
 
 def _forgive_closed(*details: Any) -> None:

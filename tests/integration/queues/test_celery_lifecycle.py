@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+import redis
 
 from scheduler.domain.shard import ShardMap
 from scheduler.store.keys import SHARD_MAP, SHARD_MAP_ID
@@ -133,6 +135,31 @@ def test_the_term_signal_waits_for_the_running_task_and_closes_what_is_open(tabl
     assert len(table.notes("ends")) == 1
     assert str(table.notes()[0]["pid"]).encode() in table.redis.lrange("closed", 0, -1)
     assert not any(child.is_running() for child in children)
+
+
+def test_the_term_signal_waits_for_a_task_that_has_not_said_yet_that_it_runs(table: Bench) -> None:
+    """Celery would forget it: the process waits 30 s for somebody to read its result, and the task comes once more."""
+    worker = table.worker()
+    table.publisher.send([a_cycle(1)])
+    wait_for(lambda: table.notes("ends"))
+    wait_for(lambda: len(pool_of(worker)) == 2)
+    broker = redis.Redis.from_url(f"redis://{table.redis_server.address}/1", socket_timeout=5)
+    wait_for(lambda: broker.hlen("unacked") == 0)
+    for child in pool_of(worker):
+        child.suspend()
+    for slot in (100, 200):  # once the second is taken from its queue, the first is written to its process
+        table.publisher.send([a_cycle(slot)])
+        wait_for(lambda count=slot // 100: broker.hlen("unacked") == count)
+    worker.signal(signal.SIGTERM)
+    worker.says("Warm shutdown")
+    time.sleep(1)  # it forgets when it closes its consumer, right after these words: only then the test can fail
+    for child in pool_of(worker):
+        child.resume()
+    assert worker.wait() == 0
+    assert "could not ensure" not in worker.text()
+    assert 100 in [note["slot"] for note in table.notes("ends")]
+    waiting = [json.loads(base64.b64decode(json.loads(text)["body"])) for text in broker.lrange("shard-0", 0, -1)]
+    assert 100 not in [kwargs["slot"] for _, kwargs, _ in waiting]
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])

@@ -318,6 +318,8 @@ async def test_a_write_to_a_server_that_is_down_is_certainly_not_applied(server:
     await put(client, "/a")
     client._timeout = 0.5
     server.kill()
+    with pytest.raises(StoreUnavailable):
+        await client.get("/a")  # from here on, the channel knows that its connection is gone
     with pytest.raises(StoreUnavailable) as raised:
         await put(client, "/b")
     assert not isinstance(raised.value, UnknownOutcome)
