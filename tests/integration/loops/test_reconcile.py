@@ -18,6 +18,7 @@ from scheduler.store.write import Ref, View, Write
 from tests.support.fake_agent import FAILED, PENDING, RUNNING, STOPPED
 from tests.support.loop_world import World, world
 from tests.support.placement import check_history, put, spec
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -567,3 +568,19 @@ async def test_scenario_C23_an_update_counts_for_nothing_against_the_node_it_run
     await fleet.apply(spec(image="nginx:last", cpu=0.6))
     await fleet.cycle()
     assert [fleet.ctx.placer.score_on(spec("twin"), each) for each in (node_id, other(node_id))] == scores
+
+
+async def test_scenario_C19_only_so_many_copies_start_at_once_on_a_node(fleet: World) -> None:
+    """A node that is slow to start them is given no further ones, and holds up no other node."""
+    ids = [f"w{number}" for number in range(30)]
+    for workload_id in ids:
+        await fleet.apply(spec(workload_id, cpu=0.01, memory=1))
+    slow, quick = fleet.fakes["n-1"], fleet.fakes["n-2"]
+    limit = fleet.ctx.settings.calls_per_node
+    slow.gate.clear()
+    cycle = asyncio.create_task(fleet.cycle())
+    await eventually(lambda: slow.in_flight == limit and len(quick.running()) > limit)
+    slow.gate.set()
+    await cycle
+    assert slow.in_flight_max == limit
+    assert len(slow.running()) + len(quick.running()) == len(ids)
