@@ -27,7 +27,7 @@ from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache
 from scheduler.store.cluster import ensure_shard_map
-from scheduler.store.keys import Table
+from scheduler.store.keys import EVENTS, Table
 from scheduler.store.kv import EtcdApi, Put
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.placements import Placer
@@ -85,9 +85,9 @@ class Rig:
         return FleetStub(self.channel)
 
     async def stored(self) -> dict[str, bytes]:
-        """Return everything that etcd holds."""
+        """Return everything that etcd holds, but for events, which are written in the background."""
         found, _ = await self.parts.etcd.scan("/")
-        return {kv.key: kv.value for kv in found}
+        return {kv.key: kv.value for kv in found if not kv.key.startswith(EVENTS.prefix)}
 
     async def put(self, table: Table[Any], identifier: str, record: Record) -> None:
         """Store a record behind the front's back, and wait until it sees it."""
