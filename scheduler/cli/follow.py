@@ -70,6 +70,8 @@ def look(followed: Followed, view: control_pb2.WorkloadView, now: float) -> None
         followed.failed_at = None
     if state == followed.wanted == "Running" and view.replicas_running < view.replicas:
         followed.reason = f"{view.replicas_running} of {view.replicas} copies run"
+    elif state == followed.wanted == "Running" and 0 < view.replicas_updated < view.replicas:
+        followed.reason = f"{view.replicas_updated} of {view.replicas} copies have the new version"
     elif state == followed.wanted:
         followed.outcome = Outcome.DONE
     elif state == "Failed":

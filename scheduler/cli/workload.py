@@ -135,7 +135,8 @@ def _copies(w: control_pb2.WorkloadView) -> str:
     if max(w.replicas, w.replicas_present) <= 1:
         return ""
     gone = w.replicas_present - w.replicas
-    return f"{w.replicas_running} of {w.replicas} run" + (f", {gone} more being removed" if gone > 0 else "")
+    updated = f", {w.replicas_updated} have this version" if 0 < w.replicas_updated < w.replicas else ""
+    return f"{w.replicas_running} of {w.replicas} run{updated}" + (f", {gone} more being removed" if gone > 0 else "")
 
 
 @click.command()

@@ -22,6 +22,7 @@ REPLACE_DELAY_KEY = "fleetbeat.replace_delay"
 ON_RETURN_KEY = "fleetbeat.on_return"
 REPLICAS_KEY = "fleetbeat.replicas"
 ANTI_AFFINITY_KEY = "fleetbeat.anti_affinity"
+MAX_UNAVAILABLE_KEY = "fleetbeat.max_unavailable"
 PERSISTENCE_KEY = "persys.scheduling.persistence_class"
 ALLOW_MOVE_KEYS = ("persys.scheduling.allow_move", "allow_move")
 SHARED_KEY = "persys.storage.shared"
@@ -30,6 +31,8 @@ PINNED_REASON_KEY = "persys.scheduling.pinned_reason"
 """In the metadata of a status: why the workload stays on a node that is lost."""
 
 MAX_REPLICAS = 1000
+DEFAULT_MAX_UNAVAILABLE = 0.25
+"""Of the copies of a workload, rounded up: so many may be down while they get a new version."""
 MAX_DURATION_SECONDS = 365 * 86_400.0
 LEAST_STOP_AFTER_SECONDS = 1.0
 READ_WRITE_ONCE = "ReadWriteOnce"
@@ -39,6 +42,8 @@ _FALSE = frozenset({"false", "0", "no"})
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)?")
 _LONGEST_DURATION = 32
+_WHOLE = 100
+"""Percent."""
 _HOST_WORDS = ("host_path", "bind_mount")
 _MACHINES = frozenset({"vm", "microvm", "micro-vm", "firecracker"})
 
@@ -90,6 +95,21 @@ def parse_replicas(text: str) -> int | None:
     if not (word.isascii() and word.isdigit() and len(word) <= len(str(MAX_REPLICAS))):
         return None
     return int(word) if 1 <= int(word) <= MAX_REPLICAS else None
+
+
+def parse_max_unavailable(text: str, replicas: int) -> int | None:
+    """Read a count of 1 to 1000, or "1%" to "100%" of the copies, rounded up; None for anything else."""
+    word = text.strip()
+    if not word.endswith("%"):
+        return parse_replicas(word)
+    percent = parse_replicas(word.removesuffix("%"))
+    return math.ceil(replicas * percent / _WHOLE) if percent is not None and percent <= _WHOLE else None
+
+
+def max_unavailable(spec: WorkloadSpec) -> int:
+    """Return how many copies of a workload may be down while they get a new version; at least 1."""
+    said = parse_max_unavailable(_text(spec.metadata, MAX_UNAVAILABLE_KEY), spec.replicas)
+    return math.ceil(spec.replicas * DEFAULT_MAX_UNAVAILABLE) if said is None else said
 
 
 def is_exclusive(spec: WorkloadSpec) -> bool:

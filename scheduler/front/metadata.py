@@ -22,7 +22,8 @@ MAX_EMBEDDED = 262_144
 _OWN_PREFIX = "fleetbeat."
 _TRUTHS = frozenset({policy.EXCLUSIVE_KEY, policy.REPLACE_KEY})
 _DURATIONS = frozenset({policy.STOP_AFTER_KEY, policy.LOST_AFTER_KEY, policy.REPLACE_DELAY_KEY})
-_POLICIES = _TRUTHS | _DURATIONS | {policy.ON_RETURN_KEY, policy.REPLICAS_KEY, policy.ANTI_AFFINITY_KEY}
+_OF_COPIES = frozenset({policy.REPLICAS_KEY, policy.ANTI_AFFINITY_KEY, policy.MAX_UNAVAILABLE_KEY})
+_POLICIES = _TRUTHS | _DURATIONS | _OF_COPIES | {policy.ON_RETURN_KEY}
 _OURS = frozenset({NODE_KEY, TOLERATIONS_KEY, SELECTOR_KEY}) | _POLICIES
 _INTERNAL = frozenset(
     {
@@ -115,10 +116,18 @@ def _check_policies(field: str, values: Mapping[str, str]) -> None:
             fields.choice(here, value, {str(one): str(one) for one in policy.OnReturn})
         if key == policy.PERSISTENCE_KEY:
             fields.choice(here, value, {str(one): str(one) for one in policy.Persistence})
-        if key == policy.REPLICAS_KEY and policy.parse_replicas(value) is None:
-            raise InvalidInput(here, f"{fields.shown(value)} is not allowed; it must be 1 to {policy.MAX_REPLICAS}")
-        if key == policy.ANTI_AFFINITY_KEY:
-            check_id(here, value.strip())
+        if key in _OF_COPIES:
+            _check_of_copies(here, key, value)
+
+
+def _check_of_copies(here: str, key: str, value: str) -> None:
+    if key == policy.ANTI_AFFINITY_KEY:
+        check_id(here, value.strip())
+    elif key == policy.REPLICAS_KEY and policy.parse_replicas(value) is None:
+        raise InvalidInput(here, f"{fields.shown(value)} is not allowed; it must be 1 to {policy.MAX_REPLICAS}")
+    elif key == policy.MAX_UNAVAILABLE_KEY and policy.parse_max_unavailable(value, policy.MAX_REPLICAS) is None:
+        allowed = f"1 to {policy.MAX_REPLICAS}, or 1% to 100%"
+        raise InvalidInput(here, f"{fields.shown(value)} is not allowed; it must be {allowed}")
 
 
 def _check_duration(here: str, key: str, value: str) -> None:

@@ -134,11 +134,16 @@ class Reader:
         further = self.replicas.copies_of(spec.id)
         view.replicas, view.replicas_present = spec.replicas, 1 + len(further)
         view.replicas_running = (shown == Phase.RUNNING) + sum(map(self._is_running, further))
+        view.replicas_updated = 1 + sum(self._has_revision(copy, spec.revision_id) for copy in further)
         return view
 
     def _is_running(self, copy: str) -> bool:
         status = self._cache.get(STATUSES, copy).record
         return status is not None and self.index.shown(status)[0] == Phase.RUNNING
+
+    def _has_revision(self, copy: str, revision: str) -> bool:
+        spec = self._cache.get(SPECS, copy).record
+        return spec is not None and spec.replica_revision == revision
 
     async def _usage(self, workload_ids: Sequence[str]) -> Mapping[str, Usage]:
         try:

@@ -1498,6 +1498,7 @@ class WorkloadView(_message.Message):
     REPLICAS_RUNNING_FIELD_NUMBER: _builtins.int
     REPLICAS_PRESENT_FIELD_NUMBER: _builtins.int
     REPLICA_OF_FIELD_NUMBER: _builtins.int
+    REPLICAS_UPDATED_FIELD_NUMBER: _builtins.int
     workload_id: _builtins.str
     type: _builtins.str
     desired_state: _builtins.str
@@ -1519,6 +1520,8 @@ class WorkloadView(_message.Message):
     """that have a record, also those that are being deleted"""
     replica_of: _builtins.str
     """the workload that this is a copy of; blank: none"""
+    replicas_updated: _builtins.int
+    """that have the version of the workload, or are about to"""
     @_builtins.property
     def retry_next_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1554,10 +1557,11 @@ class WorkloadView(_message.Message):
         replicas_running: _builtins.int = ...,
         replicas_present: _builtins.int = ...,
         replica_of: _builtins.str = ...,
+        replicas_updated: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "last_updated", b"last_updated", "reason", b"reason", "retry_next_at", b"retry_next_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "interruptions", b"interruptions", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "replica_of", b"replica_of", "replicas", b"replicas", "replicas_present", b"replicas_present", "replicas_running", b"replicas_running", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assigned_node_id", b"assigned_node_id", "assignment_epoch", b"assignment_epoch", "created_at", b"created_at", "desired_state", b"desired_state", "failure_reason", b"failure_reason", "generation", b"generation", "interruptions", b"interruptions", "last_updated", b"last_updated", "pending_reason", b"pending_reason", "reason", b"reason", "replica_of", b"replica_of", "replicas", b"replicas", "replicas_present", b"replicas_present", "replicas_running", b"replicas_running", "replicas_updated", b"replicas_updated", "retry_attempts", b"retry_attempts", "retry_max_attempts", b"retry_max_attempts", "retry_next_at", b"retry_next_at", "revision_id", b"revision_id", "status", b"status", "type", b"type", "usage", b"usage", "workload_id", b"workload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

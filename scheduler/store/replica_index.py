@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.convergence.replicas import Change, changes
+from scheduler.convergence.replicas import Change, changes, paced
 from scheduler.domain.groups import Groups
 from scheduler.domain.replicas import FIRST_NUMBER, replica_id
 from scheduler.domain.workload import WorkloadSpec
 from scheduler.store import cache as caches
-from scheduler.store.keys import SPECS
+from scheduler.store.keys import SPECS, STATUSES
 
 
 class ReplicaIndex:
     """Copies by the workload that they are of. For one event loop."""
 
     def __init__(self, cache: caches.Cache) -> None:
-        """Follow this cache, which must mirror specs."""
+        """Follow this cache, which must mirror specs and statuses."""
         self._cache = cache
         self._parent_of: dict[str, str] = {}
         self._copies = Groups()
@@ -33,14 +33,19 @@ class ReplicaIndex:
         return sorted(self._copies.get(workload_id))
 
     def due(self, workload_id: str, parent: WorkloadSpec | None) -> list[Change]:
-        """Return what the copies of a workload need, as far as the cache tells.
+        """Return what the copies of a workload need now, as far as the cache tells; the rest waits for its turn.
 
         parent: the workload's own record, when it is known better than the cache has it.
         """
         ids = set(self._copies.get(workload_id))
         if parent:
             ids |= {replica_id(workload_id, number) for number in range(FIRST_NUMBER, parent.replicas + 1)}
-        return changes(parent, {i: spec for i in ids if (spec := self._cache.get(SPECS, i).record)})
+        copies = {i: spec for i in ids if (spec := self._cache.get(SPECS, i).record)}
+        found = changes(parent, copies)
+        if not found:
+            return []
+        statuses = {i: self._cache.get(STATUSES, i).record for i in (workload_id, *copies)}
+        return paced(parent, found, copies, statuses)
 
     def _take(self, records: Sequence[caches.Change]) -> None:
         for change in records:

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from scheduler.domain.workload import Desired
+from scheduler.domain.workload import Desired, StatusInfo
 from scheduler.pb import control_pb2 as pb
 from scheduler.pb import fleetbeat_pb2
-from scheduler.store.keys import SPECS
+from scheduler.store.keys import SPECS, STATUSES
 from scheduler.store.kv import EtcdApi
 from scheduler.store.store import Store
 from tests.support.fronts import Rig, container, front_on, refused
@@ -166,3 +166,23 @@ async def test_F87_the_policy_says_the_same_as_the_field(etcd: EtcdApi) -> None:
         again = await rig.apply(spec=with_replicas(0))
         assert again.success
         assert (await rig.workload()).replicas == 2
+
+
+async def test_F87_a_view_says_how_many_copies_have_the_new_version() -> None:
+    """Copies that run wait for their turn: the workload itself is not reported yet."""
+    async with front_on() as rig:
+        await rig.register()
+        answer = await rig.apply(spec=with_replicas(3))
+        stored = Store(rig.parts.etcd)
+        for workload_id in ("web", "web.2", "web.3"):
+            record = (await stored.get(SPECS, workload_id)).record
+            status = (await stored.get(STATUSES, workload_id)).record
+            assert record
+            assert status
+            info = StatusInfo(actual_state="Running")
+            there = status.replace(node_id="n1", observed_revision=record.revision_id, status_info=info)
+            await rig.put(STATUSES, workload_id, there)
+        new = with_replicas(0)
+        new.container.image = "nginx:2"
+        assert (await rig.apply(spec=new)).revision_id != answer.revision_id
+        assert (await rig.workload()).replicas_updated == 1

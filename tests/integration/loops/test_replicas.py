@@ -15,6 +15,7 @@ from scheduler.store.keys import LEDGERS, SPECS, STATUSES
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.replicas import scale
 from scheduler.store.workloads import finalize_delete, set_desired
+from tests.support.fake_agent import FAILED, RUNNING
 from tests.support.loop_world import World, world
 from tests.support.placement import spec
 from tests.support.servers import Server
@@ -81,6 +82,27 @@ async def test_F87_copies_get_a_new_spec_and_stop_and_start_with_their_workload(
         await set_desired(fleet.store, "web", desired, now=fleet.clock())
         await turn(fleet)
         assert len(where(fleet)) == count
+
+
+async def test_F87_a_new_version_that_does_not_start_leaves_the_other_copies_alone(fleet: World) -> None:
+    """It goes to one copy at a time, and no further when that fails; waiting costs nothing."""
+    await fleet.apply(spec(image="nginx:1", replicas=4))
+    await turn(fleet)
+    for fake in fleet.fakes.values():
+        fake.next_state = FAILED
+    await fleet.apply(spec(image="nginx:bad", replicas=0))
+    await turn(fleet, 6)
+    assert sorted(where(fleet)) == ["web.2", "web.3", "web.4"]
+    for fake in fleet.fakes.values():
+        fake.next_state = RUNNING
+    await fleet.apply(spec(image="nginx:2", replicas=0))
+    seen = []
+    for _ in range(8):
+        await fleet.cycle()
+        seen.append(len(where(fleet)))
+    assert min(seen) >= 3
+    images = {order.id: order.spec.container.image for fake in fleet.fakes.values() for order in fake.applied}
+    assert images == dict.fromkeys(("web", "web.2", "web.3", "web.4"), "nginx:2")
 
 
 async def test_F87_an_idle_cycle_over_copies_reads_and_writes_nothing() -> None:

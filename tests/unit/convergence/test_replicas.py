@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.convergence.replicas import Change, What, changes
+from scheduler.convergence.replicas import Change, What, changes, paced
 from scheduler.domain.errors import InvalidInput
+from scheduler.domain.policy import max_unavailable
 from scheduler.domain.replicas import (
     check_replicas,
     follows,
@@ -18,7 +19,16 @@ from scheduler.domain.replicas import (
     split_replica_id,
 )
 from scheduler.domain.revision import revision_of
-from scheduler.domain.workload import Desired, VmDisk, VmNetwork, VmSpec, WorkloadSpec
+from scheduler.domain.workload import (
+    Actual,
+    Desired,
+    StatusInfo,
+    VmDisk,
+    VmNetwork,
+    VmSpec,
+    WorkloadSpec,
+    WorkloadStatus,
+)
 from tests.support.placement import spec
 
 
@@ -145,3 +155,98 @@ def test_F87_impossible_numbers_of_copies_are_refused(wanted: WorkloadSpec, word
 def test_F87_one_copy_may_have_what_two_cannot_share() -> None:
     """The longest id, and a VM with everything fixed."""
     check_replicas(parent(1, vm=VmSpec(disks=(VmDisk(path="/a"),))).replace(id="x" * 128))
+
+
+# How many get a new version at once
+
+
+def runs(copy: WorkloadSpec, actual: str = Actual.RUNNING, revision: str = "") -> WorkloadStatus:
+    """Return the status of a copy whose node has carried out its spec, or another one."""
+    info = StatusInfo(actual_state=actual)
+    return WorkloadStatus(id=copy.id, node_id="n", observed_revision=revision or copy.revision_id, status_info=info)
+
+
+def rollout(pace: str, old: WorkloadSpec, new: WorkloadSpec, down: set[str], starts: bool) -> tuple[list[int], int]:
+    """Roll a version out: return how many copies each turn changed, and the most that it took down at once."""
+    there = {old.id: new, **copies(old, *range(2, old.replicas + 1))}
+    statuses: dict[str, WorkloadStatus | None] = {
+        i: runs(spec if i != old.id else old, Actual.FAILED if i in down else Actual.RUNNING)
+        for i, spec in there.items()
+    }
+    new = there[old.id] = new.replace(metadata={"fleetbeat.max_unavailable": pace})
+    turns, worst = [], 0
+    for _ in range(60):
+        further = {i: spec for i, spec in there.items() if i != old.id}
+        due = paced(new, changes(new, further), further, statuses)
+        turns.append(len(due))
+        for change in due:
+            split = split_replica_id(change.id)
+            assert split
+            there[change.id] = replica_spec(new, split[1])
+        worst = max(
+            worst,
+            sum(
+                not (s and s.actual == "Running" and s.observed_revision == there[i].revision_id)
+                for i, s in statuses.items()
+                if i not in down
+            ),
+        )
+        statuses |= {
+            i: runs(spec, Actual.RUNNING if starts else Actual.FAILED)
+            for i, spec in there.items()
+            if (status := statuses[i]) and status.observed_revision != spec.revision_id
+        }
+    return turns, worst
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pace", "expected"),
+    [
+        (2, "", [0, 1]),
+        (4, "", [0, 1, 1, 1]),
+        (8, "", [1, 2, 2, 2]),
+        (5, "100%", [4]),
+        (5, "2", [1, 2, 1]),
+        (5, "1%", [0, 1, 1, 1, 1]),
+        (3, "1000", [2]),
+    ],
+)
+def test_F87_a_new_version_goes_to_few_running_copies_at_once(replicas: int, pace: str, expected: list[int]) -> None:
+    """The workload itself first; the next go when those before them run."""
+    turns, _ = rollout(pace, parent(replicas), parent(replicas, image="new"), set(), starts=True)
+    assert (turns[: len(expected)], sum(turns)) == (expected, replicas - 1)
+
+
+def test_F87_a_version_that_does_not_start_takes_no_more_with_it() -> None:
+    """Copies that ran before the new version run on with the old one."""
+    turns, worst = rollout("2", parent(6), parent(6, image="bad"), set(), starts=False)
+    assert (sum(turns), worst) == (1, 2)
+
+
+def test_F87_copies_that_do_not_run_get_a_new_version_at_once() -> None:
+    """It may be what mends them; and those that run wait until they do."""
+    turns, _ = rollout("1", parent(5), parent(5, image="good"), {"web.3", "web.4"}, starts=True)
+    assert (turns[:4], sum(turns)) == ([2, 1, 1, 0], 4)
+
+
+def test_F87_what_restarts_nothing_or_stops_everything_waits_for_nothing() -> None:
+    """Policies, stops, scaling and removal."""
+    there = copies(WEB, 2, 3)
+    for of in (parent(3, metadata={"a": "b"}), parent(3, image="b", desired_state="Stopped"), parent(1), None):
+        found = changes(of, there)
+        assert len(found) == 2
+        assert paced(of, found, there, {}) == found
+
+
+@given(st.integers(2, 12), st.sampled_from(["", "1", "3", "50%", "100%"]), st.sets(st.integers(2, 12)), st.booleans())
+def test_F87_a_roll_out_ends_and_never_takes_too_many_down(
+    replicas: int, pace: str, down: set[int], starts: bool
+) -> None:
+    """Whatever was down before; a version that starts reaches all copies."""
+    old, broken = parent(replicas), {replica_id("web", n) for n in down if n <= replicas}
+    new = parent(replicas, image="new")
+    turns, worst = rollout(pace, old, new, broken, starts)
+    allowed = max_unavailable(new.replace(metadata={"fleetbeat.max_unavailable": pace}))
+    assert worst <= max(allowed, 1)
+    if starts:
+        assert sum(turns) == replicas - 1

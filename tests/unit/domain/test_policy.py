@@ -134,3 +134,12 @@ def test_a_blank_policy_means_the_default() -> None:
     """As everywhere on this wire."""
     blank = dict.fromkeys(["fleetbeat.exclusive", "fleetbeat.stop_after", "fleetbeat.on_return"], "")
     assert checked_metadata("spec.metadata", blank) == blank
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "0%", "101%", "few", "1.5", "%", "1001"])
+def test_F87_a_pace_of_new_versions_that_cannot_be_read_is_refused(bad: str) -> None:
+    """By the front; what is stored all the same counts as the default."""
+    with pytest.raises(InvalidInput, match="1 to 1000, or 1% to 100%"):
+        checked_metadata("spec.metadata", {policy.MAX_UNAVAILABLE_KEY: bad})
+    stored = WorkloadSpec(id="w", type="container", replicas=8, metadata={policy.MAX_UNAVAILABLE_KEY: bad})
+    assert policy.max_unavailable(stored) == 2

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from scheduler.convergence.replicas import Change, What
 from scheduler.store.cache import Cache
-from scheduler.store.keys import SPECS
+from scheduler.store.keys import SPECS, STATUSES
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.replica_index import ReplicaIndex
 from scheduler.store.replicas import scale, write_copies
@@ -20,7 +20,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 async def test_F87_the_index_follows_workloads_and_copies() -> None:
     """From the first one wanted to the last one gone; others are not among them."""
     etcd = MemoryEtcd()
-    cache = Cache(etcd, [SPECS])
+    cache = Cache(etcd, [SPECS, STATUSES])
     store = Store(etcd, cache=cache)
     await cache.start()
     await cache.ready(5)
