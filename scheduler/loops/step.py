@@ -34,7 +34,7 @@ from scheduler.loops.replicas import copy_is_gone, end_copies
 from scheduler.placement.request import request_of, workload_type
 from scheduler.store.assign import Placed, Vanished
 from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES, TOMBSTONES
-from scheduler.store.losses import record_blocked
+from scheduler.store.losses import is_told_blocked, record_blocked
 from scheduler.store.nodes import drop_type
 from scheduler.store.observations import (
     Counted,
@@ -173,7 +173,8 @@ async def _is_removed(ctx: LoopContext, node: Node, workload_id: str, epoch: int
 
 async def _place(ctx: LoopContext, seen: Look, guards: Guards, holds: Holds) -> Done:
     if why := await blocked(ctx, seen, holds):
-        if await record_blocked(ctx.store, seen.status, why, guards=await guards()):
+        told = is_told_blocked(seen.status, why)
+        if not told and await record_blocked(ctx.store, seen.spec.id, why, guards=await guards()):
             log.info("a workload waits for the end of its old copy", workload=seen.spec.id, why=why)
         return Done("Assign", success=False)
     outcome = await ctx.placer.place(seen.spec.id, guards=await guards(), frees_volumes=True)

@@ -19,17 +19,15 @@ _SECONDS = re.compile(r"\b\d+(?:\.\d+)? s\b")
 """How far a proof has got: no reason to write."""
 
 
-async def record_blocked(store: Store, seen: WorkloadStatus, why: str, *, guards: Sequence[Guard] = ()) -> bool:
+async def record_blocked(store: Store, workload_id: str, why: str, *, guards: Sequence[Guard] = ()) -> bool:
     """Record what a workload without a node waits for before it is given one; return whether that was news."""
-    workload_id, text = seen.id, bounded(why)
-    if _tells(seen, text):
-        return False
+    text = bounded(why)
 
     def decide(view: View) -> Write[bool]:
         spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
         if spec is None or status is None or spec.desired_state == Desired.DELETED:
             return Write(result=False)
-        if status.node_id or _tells(status, text):
+        if status.node_id or is_told_blocked(status, text):
             return Write(result=False)
         write = Write(result=True)
         write.put(STATUSES, workload_id, status.replace(pending_reason=text))
@@ -38,8 +36,9 @@ async def record_blocked(store: Store, seen: WorkloadStatus, why: str, *, guards
     return await store.transact([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)], decide, guards=guards)
 
 
-def _tells(status: WorkloadStatus, text: str) -> bool:
-    return _SECONDS.sub("", status.pending_reason) == _SECONDS.sub("", text)
+def is_told_blocked(status: WorkloadStatus, why: str) -> bool:
+    """Whether the status says already what the workload waits for: then there is no need of a fence."""
+    return _SECONDS.sub("", status.pending_reason) == _SECONDS.sub("", bounded(why))
 
 
 async def record_stay(

@@ -24,7 +24,8 @@ from tests.support.servers import Server
 
 ROOT = pathlib.Path(__file__).parents[2]
 TEST_APP = "tests.support.cycle_app"
-_START_SECONDS = 40.0
+START_SECONDS = 40.0
+"""In which a process, and each child of its pool, has imported everything, on a busy machine."""
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
@@ -63,7 +64,7 @@ class Process:
         """Return all it has said."""
         return self.log.read_text(errors="replace")
 
-    def says(self, words: str, seconds: float = _START_SECONDS) -> None:
+    def says(self, words: str, seconds: float = START_SECONDS) -> None:
         """Wait until these words are in the log; fail at once when it has ended without them."""
         deadline = time.monotonic() + seconds
         while words not in self.text():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
+from unittest import mock
 
 _SETTLE = 30
 """Rounds of the loop after which every task that could go on has reached its next call."""
@@ -25,7 +27,14 @@ class Turns:
         await turn
 
     async def run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Run all to their ends; return their results or exceptions, in order."""
+        """Run all to their ends; return their results or exceptions, in order.
+
+        Nobody pauses between two tries meanwhile: who is back first would depend on how busy the machine is.
+        """
+        with mock.patch.object(random, "uniform", lambda _low, _high: 0.0):
+            return await self._run(coroutines)
+
+    async def _run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
         try:
             while not all(task.done() for task in tasks):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import servers
-from tests.support.celery_processes import Bench, Process, a_cycle, bench, wait_for
+from tests.support.celery_processes import START_SECONDS, Bench, Process, a_cycle, bench, wait_for
 from tests.support.proxied import proxied
 
 RESUME_SECONDS = 30.0
@@ -35,7 +35,7 @@ def working(table: Bench, *arguments: str, **env: str) -> Process:
     """Start a worker and wait until it has run a cycle."""
     worker = table.worker(*arguments, **env)
     table.publisher.send([a_cycle(1)])
-    wait_for(lambda: table.notes("ends"))
+    wait_for(lambda: table.notes("ends"), START_SECONDS)
     return worker
 
 
