@@ -11,9 +11,8 @@ from scheduler.store.kv import EtcdApi
 from scheduler.store.lease import RollingLease
 from scheduler.store.store import Store
 from scheduler.store.write import Ref, View, Write
+from scheduler.telemetry.outbox import STORE_BATCH
 
-BATCH = 40
-"""Events of one transaction; as many old ones may go in it, and etcd takes 128 operations."""
 MAX_TTL_SECONDS = 86_400
 MOST_OF_A_LEASE = 100_000
 """Events that one process may write under one lease, which is an eighth of the time to live; it drops the rest."""
@@ -35,12 +34,12 @@ class EventStore:
         self._lease = RollingLease(etcd, max(1, round(min(ttl_seconds, MAX_TTL_SECONDS))), MOST_OF_A_LEASE)
 
     async def write(self, events: Sequence[Event]) -> None:
-        """Write at most BATCH events; those that are there are left as they are. Raises StoreUnavailable.
+        """Write at most STORE_BATCH events; those that are there are left as they are. Raises StoreUnavailable.
 
         When there are too many in all, the oldest go.
         """
         known = sorted(self._cache.all(EVENTS))
-        old = known[: max(0, len(known) + len(events) - self._most)][:BATCH]
+        old = known[: max(0, len(known) + len(events) - self._most)][:STORE_BATCH]
         leases = {key_of(event): await self._lease.take() for event in events}
 
         def decide(view: View) -> Write[None]:

@@ -1,40 +1,26 @@
-"""Events for people, in the Redis stream `scheduler:events`. Fire and forget: nothing waits for them.
+"""Events for people, in the Redis stream `scheduler:events`, and in etcd while Redis does not answer.
 
-They are kept in a bounded buffer until Redis takes them; when the buffer is full the oldest goes
-and is counted. While Redis does not answer they go to etcd, a batch every half second at most. An
-event whose sending was in doubt is sent again under the same id: readers take each id once. No
-decision rests on an event.
+How they get there is told in outbox.py. An event that is sent again keeps its id.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-import structlog
 from redis.asyncio import Redis
 
-from scheduler.domain.errors import Conflict, StoreUnavailable
 from scheduler.domain.event import Event
-from scheduler.telemetry.event_store import BATCH as STORE_BATCH
 from scheduler.telemetry.event_store import EventStore
-from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured, end_task
+from scheduler.telemetry.outbox import BUFFER, Outbox
+from scheduler.telemetry.redis import answers, configured
 
 STREAM = "scheduler:events"
 FIELD = "data"
-BUFFER = 1000
-BATCH = 100
-CLOSE_SECONDS = 1.0
-STORE_PAUSE_SECONDS = 0.5
-_PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 _COUNTER_BITS, _RANDOM_BITS = 12, 62
-
-_log = structlog.get_logger("scheduler.telemetry.events")
 
 
 class EventIds:
@@ -56,8 +42,10 @@ class EventIds:
 _ids = EventIds()
 
 
-class Events:
+class Events(Outbox[Event]):
     """Sends events from one process. Use it from one event loop."""
+
+    what = "events"
 
     def __init__(
         self,
@@ -73,19 +61,10 @@ class Events:
 
         redis, store: None when there is none; without both nothing is sent.
         """
-        self._redis = redis
+        super().__init__(redis, has_store=store is not None, buffer=buffer, on_drop=on_drop)
         self._store = store
         self._max_entries = max_entries
         self._ttl = max(1, round(ttl_seconds))
-        self._waiting: deque[Event] = deque()
-        self._buffer = buffer
-        self._on_drop = on_drop
-        self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._closing = False
-        self._failures = 0
-        self._redis_again_at = 0.0
-        self.dropped = 0
 
     def emit(
         self,
@@ -97,7 +76,7 @@ class Events:
         details: Mapping[str, str] | None = None,
     ) -> None:
         """Send an event some time soon. Returns at once."""
-        if self._redis is None and self._store is None:
+        if self._goes_nowhere:
             return
         event = Event(
             id=_ids.next(time.time_ns() // 1_000_000),
@@ -108,54 +87,7 @@ class Events:
             timestamp=datetime.now(UTC),
             details=dict(details or {}),
         )
-        if len(self._waiting) >= self._buffer:
-            self._waiting.popleft()
-            self.dropped += 1
-            self._on_drop()
-        self._waiting.append(event)
-        self._news.set()
-        if self._task is None and not self._closing:
-            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="events")
-
-    async def close(self) -> None:
-        """Send what waits, for a second at most, and stop."""
-        task, self._task = self._task, None
-        if task is None:
-            return
-        self._closing = True
-        self._news.set()
-        await asyncio.wait([task], timeout=CLOSE_SECONDS)
-        await end_task(task)
-
-    async def _send_all(self) -> None:
-        while self._waiting or not self._closing:
-            await self._news.wait()
-            if not self._waiting:
-                self._news.clear()
-                continue
-            await asyncio.sleep(await self._send_some())
-
-    async def _send_some(self) -> float:
-        """Send a batch, to Redis if it answers, else to etcd; return how long to wait before the next."""
-        if self._redis is not None and time.monotonic() >= self._redis_again_at:
-            batch = [self._waiting[i] for i in range(min(BATCH, len(self._waiting)))]
-            try:
-                await self._to_redis(batch)
-            except TelemetryUnavailable as error:
-                self._redis_failed(error)
-            else:
-                self._failures = 0
-                self._sent(batch)
-                return 0.0
-        return await self._to_store()
-
-    def _redis_failed(self, error: TelemetryUnavailable) -> None:
-        if self._failures == 0:
-            where = "go to etcd" if self._store else "wait"
-            _log.warning(f"events {where} while Redis is away", error=str(error), waiting=len(self._waiting))
-        pause = _PAUSES_SECONDS[min(self._failures, len(_PAUSES_SECONDS) - 1)]
-        self._failures += 1
-        self._redis_again_at = time.monotonic() + pause
+        self._put(event)
 
     async def _to_redis(self, batch: Sequence[Event]) -> None:
         with answers():
@@ -165,20 +97,6 @@ class Events:
                 pipe.expire(STREAM, self._ttl)
                 await pipe.execute()
 
-    async def _to_store(self) -> float:
-        again = max(0.0, self._redis_again_at - time.monotonic())
-        if self._store is None:
-            return again
-        batch = [self._waiting[i] for i in range(min(STORE_BATCH, len(self._waiting)))]
-        try:
+    async def _to_etcd(self, batch: Sequence[Event]) -> None:
+        if self._store is not None:
             await self._store.write(batch)
-        except (StoreUnavailable, Conflict) as error:
-            _log.info("events are kept here: neither Redis nor etcd takes them", error=str(error))
-            return max(again, STORE_PAUSE_SECONDS)
-        self._sent(batch)
-        return STORE_PAUSE_SECONDS
-
-    def _sent(self, batch: Sequence[Event]) -> None:
-        sent = {event.id for event in batch}
-        while self._waiting and self._waiting[0].id in sent:  # some may have been dropped meanwhile
-            self._waiting.popleft()
