@@ -37,6 +37,8 @@ from scheduler.store.store import Store
 from scheduler.store.volumes import kept_volumes
 from scheduler.telemetry.event_store import EventStore
 from scheduler.telemetry.events import Events
+from scheduler.telemetry.history import History
+from scheduler.telemetry.history_store import HistoryStore
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 from scheduler.telemetry.redis import make_redis
@@ -124,6 +126,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
             now=_utc_now,
             emit=events.emit,
             on_result=metrics.reconciled,
+            record=_open_history(settings, base, redis, metrics, stack).record,
             on_cycle=metrics.cycle_ended,
         )
         return WorkerParts(
@@ -241,6 +244,21 @@ def _open_events(
     )
     stack.push_async_callback(events.close)
     return events
+
+
+def _open_history(
+    settings: Settings, base: BeatParts, redis: Redis | None, metrics: Metrics, stack: AsyncExitStack
+) -> History:
+    ttl_seconds = settings.redis_reconcile_ttl_seconds
+    history = History(
+        redis,
+        max_entries=settings.redis_event_max_entries,
+        ttl_seconds=ttl_seconds,
+        on_drop=metrics.dropped.labels("reconciliation").inc,
+        store=HistoryStore(base.etcd, base.store, ttl_seconds=ttl_seconds),
+    )
+    stack.push_async_callback(history.close)
+    return history
 
 
 def _open_wake_ups(settings: Settings, cache: Cache, stack: AsyncExitStack) -> tuple[WakeUps, Publisher]:

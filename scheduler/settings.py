@@ -185,8 +185,17 @@ class Settings(BaseSettings):
         "Celery broker; blank: Redis at REDIS_ADDR, database 1 (0 when REDIS_DB is 1).",
         allowed="redis://…, rediss://…, sentinel://… or amqp://…",
     )
+    redis_reconcile_ttl_seconds: Seconds = env(
+        "REDIS_RECONCILE_TTL", 86400.0, "How long outcomes of reconciling stay.", ge=1, le=31_536_000
+    )
     redis_event_ttl_seconds: Seconds = env("REDIS_EVENT_TTL", 86400.0, "How long events stay.", ge=1, le=31_536_000)
-    redis_event_max_entries: Whole = env("REDIS_EVENT_MAX_ENTRIES", 1000, "How many events stay.", ge=1, le=1_000_000)
+    redis_event_max_entries: Whole = env(
+        "REDIS_EVENT_MAX_ENTRIES",
+        1000,
+        "How many events stay, and how many outcomes of reconciling.",
+        ge=1,
+        le=1_000_000,
+    )
     meter_enabled: Flag = env(
         "METER_REDIS_STREAM_ENABLED", default=True, meaning="Write each usage sample to a stream for meters."
     )

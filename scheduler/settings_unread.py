@@ -22,7 +22,6 @@ NOT_READ: dict[str, str] = {
     "AGENTS_DISCOVERY_DOMAIN": _DNS,
     "SCHEDULER_ADVERTISE_IP": _DNS,
     "SCHEDULER_ADVERTISE_PORT": _DNS,
-    "REDIS_RECONCILE_TTL": "the history of reconciliations is not kept yet",
     "PERSYS_TLS_CA": _TLS,
     "PERSYS_TLS_CERT": _TLS,
     "PERSYS_TLS_KEY": _TLS,

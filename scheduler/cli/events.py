@@ -77,5 +77,5 @@ def _line(event: control_pb2.SchedulerEventView) -> str:
     about = " on ".join(filter(None, [event.workload_id, event.node_id]))
     details = " ".join(f"{key}={value}" for key, value in sorted(event.details.items()))
     reason = "; ".join(filter(None, [" ".join(event.reason.split()), details]))
-    time = event.timestamp.ToDatetime().isoformat(timespec="seconds") + "Z" if event.timestamp.seconds else "-"
+    time = show.moment(event.timestamp) or "-"
     return _COLUMNS.format(time=time, type=event.type, about=about, reason=reason).rstrip()

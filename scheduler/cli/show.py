@@ -150,6 +150,11 @@ def age(stamp: Timestamp, now: datetime | None = None) -> str:
     return span(((now or datetime.now(UTC)) - stamp.ToDatetime(UTC)).total_seconds())
 
 
+def moment(stamp: Timestamp) -> str:
+    """Write a time to the second, in UTC; blank when it is not set."""
+    return stamp.ToDatetime().isoformat(timespec="seconds") + "Z" if stamp.seconds else ""
+
+
 def span(seconds: float) -> str:
     """Write a length of time in its largest unit that fits."""
     for unit, length, until in (("s", 1, 120), ("m", 60, 7200), ("h", 3600, 172_800)):

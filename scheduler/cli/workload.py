@@ -22,6 +22,7 @@ _COMMANDS = {
     "ls": Lazy(f"{_HERE}:ls", "List workloads."),
     "show": Lazy(f"{_HERE}:show_workload", "Show a workload."),
     "explain": Lazy(f"{_HERE}:explain", "Say why a workload is where it is, or nowhere."),
+    "history": Lazy(f"{_HERE}:history", "Show what was done about a workload."),
     "logs": Lazy(f"{_HERE}:logs", "Print the last output of a workload."),
     "retry": Lazy(f"{_CHANGES}:retry", "Try failed workloads again at once."),
     "delete": Lazy(f"{_CHANGES}:delete", "Stop and remove workloads."),
@@ -31,7 +32,7 @@ _COMMANDS = {
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 @common_options
 def workload() -> None:
-    """List, show, explain, retry and delete workloads; read their logs."""
+    """List, show, explain, retry and delete workloads; read their history and logs."""
 
 
 def warn_when_stale(stale: bool) -> None:
@@ -163,6 +164,35 @@ async def explain(options: Options, workload_id: str) -> None:
     if answer.HasField("nearest"):
         parts += ["", f"nearest: {answer.nearest.node_id} {answer.nearest.missing}"]
     show.write(options.output, show.plain(answer), *parts)
+
+
+@click.command()
+@click.argument("workload_id", metavar="ID")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="So many at most.")
+@common_options
+@click.pass_obj
+@asynchronous
+async def history(options: Options, workload_id: str, limit: int) -> None:
+    """Show what the control plane did about a workload, newest first.
+
+    Also of one that is gone. A try that failed again in the same way without a new order is told once.
+
+    \b
+    Example:
+      fleetbeat workload history web --limit 10
+    """  # noqa: D301 - \b is click's mark for a paragraph that is not wrapped
+    async with Front(options) as front:
+        request = fleetbeat_pb2.GetWorkloadHistoryRequest(workload_id=workload_id, limit=limit)
+        answer = await front.read(front.fleet.GetWorkloadHistory, request)
+    if answer.partial:
+        show.say("note: Redis, which keeps the history, does not answer; this is at most the last outcome")
+    rows = [(show.moment(one.attempted_at), one.action, _result(one), one.reason) for one in answer.outcomes]
+    table = show.Table(("TIME", "ACTION", "RESULT", "REASON"), rows)
+    show.write(options.output, show.plain(answer), table if rows else "nothing is kept of it")
+
+
+def _result(one: fleetbeat_pb2.ReconcileOutcome) -> str:
+    return "ok" if one.success else "failed"
 
 
 @click.command()

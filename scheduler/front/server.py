@@ -34,6 +34,7 @@ from scheduler.front.fleet_nodes import FleetNodes
 from scheduler.front.frozen import Gate
 from scheduler.front.health import Health
 from scheduler.front.heartbeats import Heartbeats
+from scheduler.front.history import WorkloadHistory
 from scheduler.front.http import TEXT, HttpServer, Page, json_page
 from scheduler.front.index import FleetIndex
 from scheduler.front.operators import Operators
@@ -109,6 +110,7 @@ class Front:
         self._fleet_services: tuple[object, ...] = (
             self._fleet,
             Drifts(parts, self.reader),
+            WorkloadHistory(parts, self.reader),
             FleetNodes(parts, self.reader),
             Fencing(parts, self.reader),
             Scaling(parts, self.reader, copies),

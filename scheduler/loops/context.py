@@ -69,6 +69,18 @@ def _tell_nobody(
     """Emit nothing."""
 
 
+class RecordOutcome(Protocol):
+    """Keeps what steps did, for people."""
+
+    def __call__(self, workload_id: str, action: str, *, success: bool, reason: str = "", anew: bool = False) -> None:
+        """Have an outcome kept if it is news, or if it is `anew`; never waits, never fails."""
+        ...
+
+
+def _keep_nothing(workload_id: str, action: str, *, success: bool, reason: str = "", anew: bool = False) -> None:
+    """Keep nothing."""
+
+
 @dataclass
 class LoopContext:
     """One worker's parts."""
@@ -86,6 +98,8 @@ class LoopContext:
     emit: Emit = _tell_nobody
     on_result: Callable[[str, bool], None] = lambda _action, _success: None
     """Told of each step on a workload, by the reference system's name, and whether it succeeded."""
+    record: RecordOutcome = _keep_nothing
+    """Told of each step that did something or tried to; it keeps what is news."""
     on_cycle: Callable[[str, bool, float], None] = lambda _loop, _success, _seconds: None
     """Told of the end of each cycle: its loop, whether all chunks went well, seconds since its slot began."""
     index: FleetIndex = field(init=False)

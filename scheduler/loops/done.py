@@ -18,6 +18,10 @@ class Done:
     success: bool = True
     again: bool = False
     """The next step is due at once, and this worker is the one to take it."""
+    why: str = ""
+    """For people: the reason of the action, or what stood against it."""
+    anew: bool = False
+    """It gave an order, a node, or used up a try: worth telling even if the step before tells the same."""
 
 
 def goes_on_here(ctx: LoopContext, workload_id: str, old_node: str, new_node: str) -> bool:

@@ -82,12 +82,13 @@ def _arrived(ctx: LoopContext, seen: Look, outcome: Outcome, why: str) -> Done:
         reason=why,
         details={"previous_node": seen.status.node_id, "epoch": str(outcome.epoch)},
     )
-    return Done(RELOCATE, again=goes_on_here(ctx, seen.spec.id, seen.status.node_id, outcome.node_id))
+    again = goes_on_here(ctx, seen.spec.id, seen.status.node_id, outcome.node_id)
+    return Done(RELOCATE, again=again, why=f"from {seen.status.node_id} to {outcome.node_id}: {why}", anew=True)
 
 
 def _blocked(seen: Look, explanation: Explanation) -> Done:
     log.info("no node to move to", workload=seen.spec.id, node=seen.status.node_id, why=explanation.summary)
-    return Done(RELOCATE, success=False)
+    return Done(RELOCATE, success=False, why=explanation.summary)
 
 
 async def look_at_drain(ctx: LoopContext, node: Node, guards: Guards) -> None:

@@ -38,7 +38,7 @@ async def stay(ctx: LoopContext, seen: Look, guards: Guards, why: Stay) -> Done:
             reason=why.why,
             details={"code": why.code},
         )
-    return Done("AwaitFailover")
+    return Done("AwaitFailover", why=why.why)
 
 
 async def no_target(ctx: LoopContext, seen: Look, guards: Guards, summary: str) -> Done:
@@ -47,7 +47,7 @@ async def no_target(ctx: LoopContext, seen: Look, guards: Guards, summary: str) 
     if seen.node is None:
         log.info("no failover target", workload=seen.spec.id, node=seen.status.node_id, why=summary)
     await stay(ctx, seen, guards, why)
-    return Done("AwaitFailover", success=False)
+    return Done("AwaitFailover", success=False, why=why.why)
 
 
 async def blocked(ctx: LoopContext, seen: Look, holds: Holds) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 
 from scheduler.agents.classify import NOT_NOW, OLDER_EPOCH
-from scheduler.convergence.actions import Apply, Ask, Delete, Finalise, Halt, Nothing, Place, Stop
+from scheduler.convergence.actions import Action, Apply, Ask, Delete, Finalise, Halt, Nothing, Place, Stop
 from scheduler.convergence.drain import Relocate, Vacate, waits_for
 from scheduler.convergence.failures import RETRIES_EXHAUSTED, lacks_runtime
 from scheduler.convergence.loss import Move, Stay, Wait
@@ -69,8 +69,16 @@ async def step(ctx: LoopContext, workload_id: str, guards: Guards, holds: Holds)
         done = await _on_its_node(ctx, seen, guards, action)
     else:
         done = await _find_its_node(ctx, seen, guards, holds, action)
-    ctx.on_result(done.what, done.success)
+    _tell(ctx, workload_id, action, done)
     return done
+
+
+def _tell(ctx: LoopContext, workload_id: str, action: Action, done: Done) -> None:
+    """Count what a step did; have it kept for people, where it did something or tried to."""
+    ctx.on_result(done.what, done.success)
+    if done.what != "NoAction" and not isinstance(action, Nothing | Wait):
+        why = done.why or getattr(action, "why", "")
+        ctx.record(workload_id, done.what, success=done.success, reason=why, anew=done.anew)
 
 
 async def _find_its_node(
@@ -117,7 +125,7 @@ async def _halt(ctx: LoopContext, seen: Look, guards: Guards, halt: Halt) -> Don
     """Record that it is not started again, and tell of it once."""
     if await record_halt(ctx.store, seen.status, halt.code, halt.why, now=ctx.now(), guards=await guards()):
         _tell_of_end(ctx, seen, halt.code, halt.why)
-    return Done(HALT)
+    return Done(HALT, why=f"{halt.code}: {halt.why}")
 
 
 def _tell_of_end(ctx: LoopContext, seen: Look, code: str, why: str) -> None:
@@ -176,7 +184,7 @@ async def _place(ctx: LoopContext, seen: Look, guards: Guards, holds: Holds) -> 
         told = is_told_blocked(seen.status, why)
         if not told and await record_blocked(ctx.store, seen.spec.id, why, guards=await guards()):
             log.info("a workload waits for the end of its old copy", workload=seen.spec.id, why=why)
-        return Done("Assign", success=False)
+        return Done("Assign", success=False, why=why)
     outcome = await ctx.placer.place(seen.spec.id, guards=await guards(), frees_volumes=True)
     return _handed_on(ctx, seen, outcome)
 
@@ -186,10 +194,11 @@ def _handed_on(ctx: LoopContext, seen: Look, outcome: Outcome) -> Done:
     if isinstance(outcome, Vanished):
         return Done("Assign", again=True)
     if not isinstance(outcome, Placed):
-        return Done("Assign", success=False)
+        return Done("Assign", success=False, why=outcome.summary)
     workload_id = seen.spec.id
     ctx.emit(EventType.WORKLOAD_SCHEDULED, workload_id=workload_id, node_id=outcome.node_id, reason=outcome.reason)
-    return Done("Assign", again=goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id))
+    again = goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id)
+    return Done("Assign", again=again, why=f"to {outcome.node_id}: {outcome.reason}", anew=True)
 
 
 async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
@@ -208,7 +217,8 @@ async def _move(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
         reason=why,
         details={"previous_node": old, "epoch": str(outcome.epoch)},
     )
-    return Done("Reschedule", again=goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id))
+    again = goes_on_here(ctx, workload_id, seen.status.node_id, outcome.node_id)
+    return Done("Reschedule", again=again, why=f"from {old} to {outcome.node_id}: {why}", anew=True)
 
 
 async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
@@ -222,7 +232,7 @@ async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done
     if misfit := await _misfit(ctx, seen, guards):
         log.info("a workload gives up its node", workload=status.id, node=node.node_id, why=misfit)
         await settle_tombstone(ctx, node.node_id, status.id, guards)
-        return Done("ReschedulePending", again=True)
+        return Done("ReschedulePending", again=True, why=misfit)
     if what == APPLY and (alive := await _lives_already(ctx, seen, held)):
         return alive
     try:
@@ -246,10 +256,10 @@ async def _order(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done
         raise
     if recorded is Recorded.SUPERSEDED:
         await _take_back(ctx, seen, guards)
-        return Done(what, success=False, again=True)
+        return Done(what, success=False, again=True, why="the order came too late: the assignment is over")
     if status.reapply.attempts and what == APPLY:
         ctx.emit(EventType.RETRY_TRIGGERED, workload_id=status.id, node_id=node.node_id, reason=why)
-    return Done(what)
+    return Done(what, why=why, anew=True)
 
 
 async def _lives_already(ctx: LoopContext, seen: Look, guards: Sequence[Guard]) -> Done | None:
@@ -290,22 +300,29 @@ async def _not_taken(
     if code == OLDER_EPOCH:
         log.warning("a node knows a newer assignment", workload=seen.spec.id, epoch=seen.status.epoch)
         await renew(ctx, seen, guards)
-        return Done(what, success=False)
+        return Done(what, success=False, why=f"{code}: {error}")
     if what == APPLY and lacks_runtime(code, str(error)):
         return await _without_runtime(ctx, seen, guards, str(error))
+    uses_up = what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW)
     counted = await record_failure(
         ctx.store,
         seen.status,
         code=code,
         message=str(error),
-        counted=what in (APPLY, STOP) and code not in (UNREACHABLE, NOT_NOW),
+        counted=uses_up,
         now=ctx.now(),
         grace_seconds=ctx.policy.retry_grace_seconds,
         guards=await guards(),
     )
     if counted is Counted.EXHAUSTED:
         _tell_of_end(ctx, seen, RETRIES_EXHAUSTED, str(error))
-    return Done(what, success=False)
+    return Done(what, success=False, why=f"{code}: {_message(seen, code, error, counted)}", anew=uses_up)
+
+
+def _message(seen: Look, code: str, error: Exception, counted: Counted) -> str:
+    """Return what an agent's failure says; the words it was recorded with, where an outage words it anew each time."""
+    known = seen.status.status_info.reason
+    return known.message if counted is Counted.KNOWN and known and known.code == code else str(error)
 
 
 async def _without_runtime(ctx: LoopContext, seen: Look, guards: Guards, why: str) -> Done:
@@ -318,7 +335,7 @@ async def _without_runtime(ctx: LoopContext, seen: Look, guards: Guards, why: st
     if misfit:
         ctx.emit(EventType.RESCHEDULED, workload_id=workload_id, node_id=node.node_id, reason=why)
         await settle_tombstone(ctx, node.node_id, workload_id, guards)
-    return Done("ReschedulePending", success=bool(misfit), again=bool(misfit))
+    return Done("ReschedulePending", success=bool(misfit), again=bool(misfit), why=why)
 
 
 async def _take_back(ctx: LoopContext, seen: Look, guards: Guards) -> None:

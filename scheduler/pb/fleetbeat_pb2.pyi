@@ -393,6 +393,89 @@ class ExplainWorkloadResponse(_message.Message):
 Global___ExplainWorkloadResponse: _TypeAlias = ExplainWorkloadResponse  # noqa: Y015
 
 @_typing.final
+class GetWorkloadHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    workload_id: _builtins.str
+    """may be gone already"""
+    limit: _builtins.int
+    """1 to 1000; 0 means 50"""
+    def __init__(
+        self,
+        *,
+        workload_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadHistoryRequest: _TypeAlias = GetWorkloadHistoryRequest  # noqa: Y015
+
+@_typing.final
+class GetWorkloadHistoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
+    workload_id: _builtins.str
+    partial: _builtins.bool
+    """Redis, which keeps the history, does not answer: only what etcd was given meanwhile"""
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReconcileOutcome]:
+        """newest first"""
+
+    def __init__(
+        self,
+        *,
+        workload_id: _builtins.str = ...,
+        outcomes: _abc.Iterable[Global___ReconcileOutcome] | None = ...,
+        partial: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes", "partial", b"partial", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadHistoryResponse: _TypeAlias = GetWorkloadHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ReconcileOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ATTEMPTED_AT_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """Assign, ReapplyRunning, ApplyStopped, Reschedule, Delete, …"""
+    success: _builtins.bool
+    reason: _builtins.str
+    @_builtins.property
+    def attempted_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        success: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        attempted_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempted_at", b"attempted_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempted_at", b"attempted_at", "reason", b"reason", "success", b"success"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReconcileOutcome: _TypeAlias = ReconcileOutcome  # noqa: Y015
+
+@_typing.final
 class Rejection(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -55,6 +55,11 @@ class FleetStub:
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadRequest.SerializeToString,
                 response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadResponse.FromString,
                 _registered_method=True)
+        self.GetWorkloadHistory = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/GetWorkloadHistory',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryResponse.FromString,
+                _registered_method=True)
         self.ReadWorkloadLogs = channel.unary_stream(
                 '/fleetbeat.v1.Fleet/ReadWorkloadLogs',
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ReadWorkloadLogsRequest.SerializeToString,
@@ -139,6 +144,13 @@ class FleetServicer:
 
     def ExplainWorkload(self, request, context):
         """Why a workload is where it is, or why it is nowhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWorkloadHistory(self, request, context):
+        """What the control plane did about a workload, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +255,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.ExplainWorkload,
                     request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadRequest.FromString,
                     response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadResponse.SerializeToString,
+            ),
+            'GetWorkloadHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkloadHistory,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryResponse.SerializeToString,
             ),
             'ReadWorkloadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadWorkloadLogs,
@@ -409,6 +426,33 @@ class Fleet:
             '/fleetbeat.v1.Fleet/ExplainWorkload',
             scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadRequest.SerializeToString,
             scheduler_dot_pb_dot_fleetbeat__pb2.ExplainWorkloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkloadHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/GetWorkloadHistory',
+            scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.GetWorkloadHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class FleetStub:
     """Pages of workloads, ordered by id."""
     ExplainWorkload: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ExplainWorkloadRequest, _fleetbeat_pb2.ExplainWorkloadResponse]
     """Why a workload is where it is, or why it is nowhere."""
+    GetWorkloadHistory: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.GetWorkloadHistoryRequest, _fleetbeat_pb2.GetWorkloadHistoryResponse]
+    """What the control plane did about a workload, newest first."""
     ReadWorkloadLogs: _grpc.UnaryStreamMultiCallable[_fleetbeat_pb2.ReadWorkloadLogsRequest, _fleetbeat_pb2.LogChunk]
     """The last output of a workload, read from its node."""
     ScaleWorkload: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ScaleWorkloadRequest, _fleetbeat_pb2.ScaleWorkloadResponse]
@@ -79,6 +81,8 @@ class FleetAsyncStub(FleetStub):
     """Pages of workloads, ordered by id."""
     ExplainWorkload: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ExplainWorkloadRequest, _fleetbeat_pb2.ExplainWorkloadResponse]  # type: ignore[assignment]
     """Why a workload is where it is, or why it is nowhere."""
+    GetWorkloadHistory: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.GetWorkloadHistoryRequest, _fleetbeat_pb2.GetWorkloadHistoryResponse]  # type: ignore[assignment]
+    """What the control plane did about a workload, newest first."""
     ReadWorkloadLogs: _aio.UnaryStreamMultiCallable[_fleetbeat_pb2.ReadWorkloadLogsRequest, _fleetbeat_pb2.LogChunk]  # type: ignore[assignment]
     """The last output of a workload, read from its node."""
     ScaleWorkload: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ScaleWorkloadRequest, _fleetbeat_pb2.ScaleWorkloadResponse]  # type: ignore[assignment]
@@ -136,6 +140,14 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleetbeat_pb2.ExplainWorkloadResponse, _abc.Awaitable[_fleetbeat_pb2.ExplainWorkloadResponse]]:
         """Why a workload is where it is, or why it is nowhere."""
+
+    @_abc_1.abstractmethod
+    def GetWorkloadHistory(
+        self,
+        request: _fleetbeat_pb2.GetWorkloadHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.GetWorkloadHistoryResponse, _abc.Awaitable[_fleetbeat_pb2.GetWorkloadHistoryResponse]]:
+        """What the control plane did about a workload, newest first."""
 
     @_abc_1.abstractmethod
     def ReadWorkloadLogs(

@@ -31,7 +31,9 @@ VERSION = 1
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """etcd takes values up to 1.5 MiB; as JSON text they may grow."""
 _ATTEMPTS = 3
-_LEFT_OUT: tuple[keys.Table[Any], ...] = (keys.FENCES, keys.SLOTS, keys.RESTORE, keys.PULSES, keys.EVENTS)
+_LEFT_OUT: tuple[keys.Table[Any], ...] = (
+    keys.FENCES, keys.SLOTS, keys.RESTORE, keys.PULSES, keys.EVENTS, keys.RECONCILIATIONS
+)  # fmt: skip
 _LEGACY = "/workloads/"
 """Whole records of the reference system, which are migrated by the first write."""
 

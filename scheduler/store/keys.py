@@ -11,6 +11,7 @@ from scheduler.domain.event import Event
 from scheduler.domain.heard import HeardPage
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Node
+from scheduler.domain.reconciliation import Reconciliation
 from scheduler.domain.record import Record
 from scheduler.domain.shard import ClusterRecord, FenceRecord, RestoreRecord, ShardMap, SlotRecord
 from scheduler.domain.suggestion import Decision
@@ -84,5 +85,7 @@ LEADER_PREFIX = "/persys/scheduler/leader/"
 """Election keys of the beat: {prefix}{lease id in hex} = instance id; the least create revision leads."""
 EVENTS = Table("/events/", Event, levels=2)
 """Events of times without Redis, under leases; ids are "{day}/{id}". The reference's /events/{uuid} are left alone."""
+RECONCILIATIONS = Table("/reconciliation/", Reconciliation)
+"""The last outcome of each workload, of times without Redis, under leases; no cache mirrors them."""
 DRIFTS = Table("/drifts/", DriftRecord, levels=3)
 """Ids are "{node}/{workload}/{type}"."""

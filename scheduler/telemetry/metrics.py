@@ -81,6 +81,7 @@ _CATEGORIES = {
     "/drifts/": "drift",
     "/events/": "event",
     "/pulses/": "pulse",
+    keys.RECONCILIATIONS.prefix: "reconciliation",
     "/workloads/": "legacy",
 }
 

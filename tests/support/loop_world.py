@@ -16,7 +16,7 @@ from scheduler.domain.workload import Assignment, Tombstone, WorkloadSpec, Workl
 from scheduler.leadership.fence import CycleFence
 from scheduler.leadership.shards import current_map, map_guard, members_of
 from scheduler.loops import detect_drift, monitor_nodes, monitor_workloads, reconcile
-from scheduler.loops.context import LoopContext
+from scheduler.loops.context import LoopContext, RecordOutcome
 from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache
@@ -113,6 +113,8 @@ class World:
     woken: list[tuple[str, str]] = field(default_factory=list)
     events: list[tuple[str, str, str]] = field(default_factory=list)
     results: list[tuple[str, bool]] = field(default_factory=list)
+    outcomes: list[tuple[str, str, bool, str]] = field(default_factory=list)
+    """What steps had recorded, news or not: workload, action, success, reason."""
     slot: int = 0
 
     async def add_node(self, node_id: str, *, knows_epochs: bool = True, **fields: Any) -> FakeAgent:
@@ -226,6 +228,7 @@ async def world(
     agents: Any = None,
     clock: Clock | None = None,
     pulses: FakePulses | None = None,
+    record: RecordOutcome | None = None,
     **settings: Any,
 ) -> AsyncIterator[World]:
     """Open a worker's parts over an etcd; 3 s lease, 5 s grace. Several may share etcd, agents, clock and pulses."""
@@ -243,6 +246,7 @@ async def world(
     woken: list[tuple[str, str]] = []
     events: list[tuple[str, str, str]] = []
     results: list[tuple[str, bool]] = []
+    outcomes: list[tuple[str, str, bool, str]] = []
 
     def emit(
         kind: str,
@@ -256,6 +260,10 @@ async def world(
         assert details is None or all(isinstance(v, str) for v in details.values())
         events.append((str(kind), workload_id, node_id))
 
+    def note(workload_id: str, action: str, *, success: bool, reason: str = "", anew: bool = False) -> None:
+        outcomes.append((workload_id, action, success, reason))
+        assert not (anew and action == "NoAction")
+
     ctx = LoopContext(
         settings=Settings(**{**defaults, **settings}),
         cache=cache,
@@ -267,8 +275,21 @@ async def world(
         now=clock,
         emit=emit,
         on_result=lambda action, success: results.append((action, success)),
+        record=record or note,
     )
-    this = World(store_etcd, cache, store, agents, clock, pulses, ctx, woken=woken, events=events, results=results)
+    this = World(
+        store_etcd,
+        cache,
+        store,
+        agents,
+        clock,
+        pulses,
+        ctx,
+        woken=woken,
+        events=events,
+        results=results,
+        outcomes=outcomes,
+    )
     try:
         yield this
     finally:

@@ -48,6 +48,7 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         self.log_gate = threading.Event()
         """A following log goes on until this is set."""
         self.explanation = fleetbeat_pb2.ExplainWorkloadResponse()
+        self.history = fleetbeat_pb2.GetWorkloadHistoryResponse()
         self.status = fleetbeat_pb2.GetClusterStatusResponse()
 
     def _enter(self, method: str, context: grpc.ServicerContext, workload_id: str = "") -> None:
@@ -190,6 +191,12 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         """Answer the explanation."""
         self._enter("ExplainWorkload", context, request.workload_id)
         return self.explanation
+
+    def GetWorkloadHistory(self, request: Any, context: Any) -> Any:
+        """Answer the history."""
+        self._enter("GetWorkloadHistory", context, request.workload_id)
+        self.lists.append(request)
+        return self.history
 
     def ReadWorkloadLogs(self, request: Any, context: Any) -> Iterator[Any]:
         """Send the log, and with follow stay until the caller goes."""
