@@ -62,6 +62,7 @@ for what, identifier in BAD_IDS.items():
     bad(f"id {what}", "GetNode", pb.GetNodeRequest(node_id=identifier), "node_id")
     bad(f"id {what}", "Heartbeat", pb.HeartbeatRequest(node_id=identifier), "node_id")
     bad(f"id {what}", "Fleet.ExplainWorkload", fb.ExplainWorkloadRequest(workload_id=identifier), "workload_id")
+    bad(f"id {what}", "Fleet.GetWorkloadHistory", fb.GetWorkloadHistoryRequest(workload_id=identifier), "workload_id")
     bad(f"id {what}", "Fleet.ReadWorkloadLogs", fb.ReadWorkloadLogsRequest(workload_id=identifier), "workload_id")
 
 
@@ -395,6 +396,8 @@ bad("status", "Fleet.ListNodes", fb.ListNodesRequest(status="x" * 65), "status")
 bad("page_size", "Fleet.ListWorkloads", fb.ListWorkloadsRequest(page_size=-5), "page_size", "-5")
 bad("page_token long", "Fleet.ListWorkloads", fb.ListWorkloadsRequest(page_token="A" * 2000), "page_token")
 bad("node", "Fleet.ListWorkloads", fb.ListWorkloadsRequest(node_id="a/b"), "node_id")
+bad("limit", "Fleet.GetWorkloadHistory", fb.GetWorkloadHistoryRequest(workload_id="a", limit=-1), "limit", "0 to 1000")
+bad("limit large", "Fleet.GetWorkloadHistory", fb.GetWorkloadHistoryRequest(workload_id="a", limit=1001), "limit")
 bad("tail", "Fleet.ReadWorkloadLogs", fb.ReadWorkloadLogsRequest(workload_id="a", tail_bytes=-1), "tail_bytes")
 bad("tail large", "Fleet.ReadWorkloadLogs", fb.ReadWorkloadLogsRequest(workload_id="a", tail_bytes=HUGE), "tail_bytes")
 

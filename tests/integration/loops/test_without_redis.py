@@ -9,15 +9,17 @@ from scheduler.domain.node import Node
 from scheduler.loops import cycle
 from scheduler.queues.messages import CycleMessage
 from scheduler.settings import Settings
+from scheduler.store.keys import RECONCILIATIONS
 from scheduler.store.nodes import register
 from scheduler.store.workloads import apply_spec
 from tests.support.fake_agent import FakeAgent
+from tests.support.fronts import eventually
 from tests.support.placement import spec
 from tests.support.servers import Server
 
 
-async def test_F71_a_worker_without_redis_runs_its_cycles(etcd_server: Server, etcd_prefix: str) -> None:
-    """The broker is another one; a workload is placed and applied, and the same slot again is fenced or idle."""
+async def test_F70_F71_a_worker_without_redis_runs_its_cycles(etcd_server: Server, etcd_prefix: str) -> None:
+    """The broker is another one; a workload is placed and applied, which etcd tells of; nobody admits."""
     settings = Settings(etcd_endpoints=(etcd_server.address,), etcd_prefix=etcd_prefix, broker_url="memory://")
     parts = await open_worker(settings)
     agent = await FakeAgent("n-1").start()
@@ -36,6 +38,12 @@ async def test_F71_a_worker_without_redis_runs_its_cycles(etcd_server: Server, e
         assert (await cycle.open_cycle(parts, message(5), publish)).startswith("ok")
         await cycle.open_cycle(parts, message(6), publish)
         assert agent.running() == ["web"]
+
+        async def is_told() -> bool:
+            told = (await parts.store.get(RECONCILIATIONS, "web")).record
+            return told is not None and (told.action, told.success) == ("ReapplyRunning", True)
+
+        await eventually(is_told)
         assert parts.admission.verdicts.total() == 0
         assert isinstance(agent.node(), Node)
     finally:

@@ -137,6 +137,44 @@ def test_explain_counts_nodes_by_filter_and_names_the_nearest(ask: Run, fake: Fa
     assert json.loads(ask("workload", "explain", "web", "-o", "json").out)["nodes_total"] == 3
 
 
+def test_F70_a_history_is_shown_newest_first(ask: Run, fake: FakeFront) -> None:
+    """As a table, as JSON and YAML; an agent's words do not drive the terminal; a limit that cannot be is refused."""
+    done = fleetbeat_pb2.ReconcileOutcome
+    fake.history = fleetbeat_pb2.GetWorkloadHistoryResponse(
+        workload_id="web",
+        outcomes=[
+            done(action="ReapplyRunning", reason="E: no\x1b[2J image", attempted_at=Timestamp(seconds=1_767_268_860)),
+            done(action="Assign", success=True, reason="to n-1", attempted_at=Timestamp(seconds=1_767_268_800)),
+        ],
+    )
+    ended = ask("workload", "history", "web", "--limit", "7")
+    assert [line.split() for line in ended.out.splitlines()] == [
+        ["TIME", "ACTION", "RESULT", "REASON"],
+        ["2026-01-01T12:01:00Z", "ReapplyRunning", "failed", "E:", "no", "[2J", "image"],
+        ["2026-01-01T12:00:00Z", "Assign", "ok", "to", "n-1"],
+    ]
+    assert (fake.lists[-1].workload_id, fake.lists[-1].limit, ended.err) == ("web", 7, "")
+    data = json.loads(ask("workload", "history", "web", "-o", "json").out)
+    assert data == yaml.safe_load(ask("workload", "history", "web", "-o", "yaml").out)
+    assert (data["outcomes"][1]["action"], data["outcomes"][1]["success"], data["partial"]) == ("Assign", True, False)
+    for limit in ("0", "1001"):
+        ended = ask("workload", "history", "web", "--limit", limit)
+        assert (ended.code, ended.out) == (1, "")
+        assert "1<=x<=1000" in ended.err
+
+
+def test_F70_a_history_without_redis_says_so(ask: Run, fake: FakeFront) -> None:
+    """On stderr, so that the data stays data."""
+    fake.history = fleetbeat_pb2.GetWorkloadHistoryResponse(workload_id="web", partial=True)
+    ended = ask("workload", "history", "web")
+    assert ended.out == "nothing is kept of it\n"
+    assert "Redis" in ended.err
+    fake.refusals["GetWorkloadHistory"] = (grpc.StatusCode.NOT_FOUND, 'there is no workload "web"')
+    ended = ask("workload", "history", "web")
+    assert (ended.code, ended.out) == (1, "")
+    assert 'there is no workload "web"' in ended.err
+
+
 def test_logs_are_written_as_the_workload_wrote_them(ask: Run, fake: FakeFront) -> None:
     """Bytes, not text; --tail is a size."""
     fake.logs = ["grüße\n".encode(), b"no newline"]
