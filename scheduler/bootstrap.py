@@ -257,6 +257,7 @@ def _open_history(
         on_drop=metrics.dropped.labels("reconciliation").inc,
         store=HistoryStore(base.etcd, base.store, ttl_seconds=ttl_seconds),
     )
+    base.cache.subscribe(history.forget_gone)
     stack.push_async_callback(history.close)
     return history
 

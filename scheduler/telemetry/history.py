@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from redis.asyncio import Redis
 
 from scheduler.domain.reconciliation import MAX_REASON, Outcome, Reconciliation
+from scheduler.store.cache import Change
+from scheduler.store.keys import SPECS
 from scheduler.telemetry.history_store import HistoryStore
 from scheduler.telemetry.outbox import BUFFER, Outbox
 from scheduler.telemetry.redis import answers, configured
@@ -77,6 +79,12 @@ class History(Outbox[Outcome]):
         if outcome.is_news_after(self._last.get(workload_id)):
             self._remember(outcome)
             self._put(outcome)
+
+    def forget_gone(self, changes: Sequence[Change]) -> None:
+        """Forget workloads that are gone, whoever removed them: another one of that name has a story of its own."""
+        for change in changes:
+            if change.table is SPECS and change.after.record is None:
+                self._last.pop(change.id, None)
 
     def _remember(self, outcome: Outcome) -> None:
         workload_id = outcome.record.workload_id

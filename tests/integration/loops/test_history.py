@@ -16,6 +16,7 @@ from scheduler.settings import Settings
 from scheduler.store.etcd import Etcd
 from scheduler.store.keys import RECONCILIATIONS
 from scheduler.store.store import Store
+from scheduler.store.workloads import finalize_delete
 from scheduler.telemetry.history import STREAM, History, key_of
 from scheduler.telemetry.history_reader import read_outcomes
 from scheduler.telemetry.history_store import HistoryStore
@@ -52,6 +53,7 @@ async def recorded(etcd: Etcd, redis: Redis | None) -> AsyncIterator[tuple[World
         redis, max_entries=1000, ttl_seconds=60, store=HistoryStore(etcd, Store(etcd), ttl_seconds=60)
     )  # fmt: skip
     async with world(etcd, record=history.record) as fleet:
+        fleet.cache.subscribe(history.forget_gone)
         await fleet.add_node("n-1")
         yield fleet, history
         await history.close()
@@ -158,3 +160,17 @@ async def test_F70_F71_the_loop_goes_on_without_redis_and_with_one_that_is_kille
             assert kvs[0].lease
             assert Reconciliation.from_json(kvs[0].value).action == "ReapplyRunning"
     await away.aclose()
+
+
+async def test_F70_a_new_workload_of_the_same_name_has_its_own_story(etcd: Etcd, redis: Redis) -> None:
+    """Removed by another worker. That the new one fits nowhere is told, though the same was said of the old one."""
+    async with recorded(etcd, redis) as (fleet, history):
+        for times in (1, 2):
+            await fleet.apply(spec(cpu=500))
+            await fleet.cycle()
+            await sent(history)
+            assert (await told(redis, "web")).count(("Assign", False)) == times
+            await fleet.delete("web")
+            await finalize_delete(fleet.store, "web", tombstone=False, now=fleet.clock(), seen=await fleet.status())
+            await redis.delete(key_of("web"))
+            await fleet.settle()
