@@ -31,7 +31,7 @@ class Turns:
 
         Nobody pauses between two tries meanwhile: who is back first would depend on how busy the machine is.
         """
-        with mock.patch.object(random, "uniform", lambda _low, _high: 0.0):
+        with mock.patch.object(random, "uniform", return_value=0.0):
             return await self._run(coroutines)
 
     async def _run(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
