@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.support import beds, servers
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(wrapper=True)
