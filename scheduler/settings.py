@@ -24,11 +24,13 @@ from scheduler.settings_unread import unknown_variables, unread_variables
 from scheduler.settings_values import (
     BindHost,
     BrokerUrl,
+    Domain,
     Endpoints,
     Flag,
     GitOrigins,
     Number,
     OptionalHostPort,
+    OptionalIp,
     Port,
     Seconds,
     Whole,
@@ -41,6 +43,7 @@ from scheduler.settings_values import (
 )
 
 _log = logging.getLogger(__name__)
+_DOMAIN = "a domain name, or - for none"
 
 
 class SettingsError(Exception):
@@ -99,6 +102,27 @@ class Settings(BaseSettings):
     grpc_port: Port = env("GRPC_PORT", 8085, "Port of the gRPC front.")
     metrics_port: Port = env(
         "METRICS_PORT", 8084, "Port of /metrics, /healthz and /readyz; must differ from GRPC_PORT."
+    )
+    domain: Domain = env(
+        "DOMAIN",
+        "persys.local",
+        "Where the fronts' own DNS records are, _persys-scheduler and persys-scheduler; -: they write none.",
+        allowed=_DOMAIN,
+    )
+    agents_domain: Domain = env(
+        "AGENTS_DISCOVERY_DOMAIN",
+        "agents.persys.cloud",
+        "Where the DNS records of nodes are, {node}.{SCHEDULER_SHARD_KEY}.{domain}; -: they get none.",
+        allowed=_DOMAIN,
+    )
+    advertise_ip: OptionalIp = env(
+        "SCHEDULER_ADVERTISE_IP",
+        "",
+        "Where a front's DNS records lead to; blank: its bind address, or the machine's first that is not loopback.",
+        allowed="an IP address",
+    )
+    advertise_port: Whole = env(
+        "SCHEDULER_ADVERTISE_PORT", 0, "The port in a front's DNS records; 0: the one it listens on.", ge=0, le=65535
     )
     git_hosts: GitOrigins = env(
         "FLEETBEAT_GIT_HOSTS",

@@ -11,17 +11,12 @@ _OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|NODE_ID|(AGENT|WORKLOAD|TEST)_.*)"
 _SERVICE_LINK = re.compile(r"FLEETBEAT_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 """What Kubernetes puts into every pod for a Service whose name begins with fleetbeat."""
 
-_DNS = "DNS records are not written yet"
 _TLS = "the front does not speak TLS yet"
 _VAULT = "certificates do not come from Vault yet"
 _WAIT = "every call to an agent has the deadline SCHEDULER_AGENT_RPC_TIMEOUT"
 _DEAD = "the reference system does not use it either"
 NOT_READ: dict[str, str] = {
-    "PERSYS_EXTERNAL_IP": _DNS,
-    "DOMAIN": _DNS,
-    "AGENTS_DISCOVERY_DOMAIN": _DNS,
-    "SCHEDULER_ADVERTISE_IP": _DNS,
-    "SCHEDULER_ADVERTISE_PORT": _DNS,
+    "PERSYS_EXTERNAL_IP": _TLS,
     "PERSYS_TLS_CA": _TLS,
     "PERSYS_TLS_CERT": _TLS,
     "PERSYS_TLS_KEY": _TLS,

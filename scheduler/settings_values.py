@@ -17,6 +17,10 @@ _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 _LEVELS = {"trace": "debug", "warn": "warning", "fatal": "error", "panic": "error"}
 _BROKERS = ("redis", "rediss", "sentinel", "amqp", "amqps", "memory", "filesystem")
 _GIT_SCHEMES = ("https", "http", "ssh", "file")
+_LONGEST_DOMAIN = 200
+"""Characters: DNS allows 253 in a name, and a node's id and shard key come before the domain."""
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _HIGHEST_PORT = 65535
 
 
@@ -159,12 +163,28 @@ def _bind_host(value: object) -> object:
     return value
 
 
+def _domain(value: object) -> object:
+    """Take a domain, without the dot that may end it; "-" is none."""
+    if not isinstance(value, str) or value.strip() in ("", "-"):
+        return "" if isinstance(value, str) else value
+    text = value.strip().removesuffix(".").lower()
+    if len(text) > _LONGEST_DOMAIN or not _DOMAIN.fullmatch(text):
+        raise ValueError(f"{value!r} is not a domain name")
+    return text
+
+
+def _optional_ip(value: object) -> object:
+    return str(ipaddress.ip_address(value.strip())) if isinstance(value, str) and value.strip() else value
+
+
 Seconds = Annotated[float, BeforeValidator(parse_duration)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(_number)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Endpoints = Annotated[tuple[str, ...], BeforeValidator(_endpoints)]
 OptionalHostPort = Annotated[str, BeforeValidator(_optional_host_port)]
+Domain = Annotated[str, BeforeValidator(_domain)]
+OptionalIp = Annotated[str, BeforeValidator(_optional_ip)]
 GitOrigins = Annotated[tuple[str, ...], BeforeValidator(_git_origins)]
 BrokerUrl = Annotated[SecretStr, BeforeValidator(_broker)]
 BindHost = Annotated[str, BeforeValidator(_bind_host)]

@@ -109,6 +109,8 @@ class Node(Record):
     """Blank, Draining or Drained."""
     drain_job: DrainJob | None = None
     registered_at: datetime | None = None
+    domain_name: str = ""
+    """Its name in DNS, by which its record is found again; blank: it has none."""
 
     @model_validator(mode="before")
     @classmethod

@@ -72,11 +72,14 @@ class AgentControl:
                 stop_after_ms=round(self._parts.settings.exclusive_stop_after_seconds * 1000),
             )
         now = self._parts.now()
-        node = await nodes.register(self._parts.store, offered, now=now, shard_key=self._parts.settings.shard_key)
+        settings = self._parts.settings
+        node = await nodes.register(
+            self._parts.store, offered, now=now, shard_key=settings.shard_key, dns_domain=settings.agents_domain
+        )
         self._heartbeats.registered(node)
         if known is None:
             self._parts.events.emit(EventType.NODE_JOINED, node_id=node.node_id, reason="registered")
-        lease = self._parts.settings.node_lease_seconds
+        lease = settings.node_lease_seconds
         answer = pb.RegisterNodeResponse(
             accepted=True,
             reason="registered",

@@ -39,6 +39,7 @@ from scheduler.front.http import TEXT, HttpServer, Page, json_page
 from scheduler.front.index import FleetIndex
 from scheduler.front.operators import Operators
 from scheduler.front.parts import FrontParts
+from scheduler.front.presence import Presence
 from scheduler.front.reader import Reader
 from scheduler.front.replicas import Copies, Scaling
 from scheduler.front.services import handlers_of
@@ -125,6 +126,7 @@ class Front:
             health=self._health,
             control_plane=self._control_plane,
         )
+        self._presence = Presence(parts)
         self._shared = SharedMetrics(parts.redis, parts.metrics)
         parts.metrics.follow_store(parts.store)
         if isinstance(parts.etcd, Etcd):
@@ -163,6 +165,7 @@ class Front:
         self.heartbeats.start()
         self._shared.start(show=True)
         await self._health.serve()
+        self._presence.start(host, self.grpc_port)
         self._tasks = [
             asyncio.create_task(self._measure(), name="measure"),
             asyncio.create_task(self._control_plane.run(), name="control plane"),
@@ -172,6 +175,7 @@ class Front:
     async def stop(self) -> None:
         """Send calls away, let those in flight end, write what is left. Takes less than ten seconds."""
         await self._health.stop()
+        await _within("DNS records", self._presence.close())
         await self._parts.modes.close()
         self._fleet.stop()
         self._events.stop()

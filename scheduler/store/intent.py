@@ -18,7 +18,7 @@ from scheduler.domain.ledger import Ledger
 from scheduler.domain.node import Drain, DrainJob, Node, Taint
 from scheduler.domain.toleration import NO_SCHEDULE
 from scheduler.store.keys import LEDGERS, NODES
-from scheduler.store.nodes import SHARD_LABEL, labels_of
+from scheduler.store.nodes import SHARD_LABEL, dns_refs, labels_of, unname
 from scheduler.store.store import Store
 from scheduler.store.write import Guard, Ref, View, Write
 
@@ -169,6 +169,8 @@ async def remove_node(store: Store, node_id: str, *, force: bool) -> Node | None
         write: Write[Node | None] = Write(node)
         write.delete(NODES, node_id)
         write.delete(LEDGERS, node_id)
+        view.require(names := dns_refs(node))
+        unname(write, view, names)
         return write
 
     return await store.transact(refs, decide)

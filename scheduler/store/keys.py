@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from scheduler.domain.brake import BrakeRelease
+from scheduler.domain.dns import DnsRecord
 from scheduler.domain.drift import DriftRecord
 from scheduler.domain.event import Event
 from scheduler.domain.heard import HeardPage
@@ -28,7 +29,7 @@ class Table(Generic[T]):
     prefix: str
     model: type[T]
     levels: int = 1
-    """Parts of an id, with "/" between them; other keys under the prefix are not of this table."""
+    """Parts of an id, with "/" between them; other keys under the prefix are not of this table. 0: any number."""
     only: str = ""
     """The one id of a table that holds a single record."""
 
@@ -52,7 +53,7 @@ class Table(Generic[T]):
         identifier = self.id_of(key)
         if self.only:
             return identifier == self.only
-        return bool(identifier) and identifier.count("/") == self.levels - 1
+        return bool(identifier) and (not self.levels or identifier.count("/") == self.levels - 1)
 
 
 NODES = Table("/nodes/", Node)
@@ -87,5 +88,7 @@ EVENTS = Table("/events/", Event, levels=2)
 """Events of times without Redis, under leases; ids are "{day}/{id}". The reference's /events/{uuid} are left alone."""
 RECONCILIATIONS = Table("/reconciliation/", Reconciliation)
 """The last outcome of each workload, of times without Redis, under leases; no cache mirrors them."""
+DNS = Table("/skydns/", DnsRecord, levels=0)
+"""Ids are names read backwards. Those of fronts are bound to leases; no cache mirrors them."""
 DRIFTS = Table("/drifts/", DriftRecord, levels=3)
 """Ids are "{node}/{workload}/{type}"."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
+from scheduler.domain.dns import node_name, node_record, node_record_id
 from scheduler.domain.node import Health, Node
-from scheduler.store.keys import NODES
+from scheduler.store.keys import DNS, NODES
 from scheduler.store.store import Store
 from scheduler.store.write import Guard, Ref, View, Write
 
@@ -16,14 +18,18 @@ NO_TYPE = "none"
 _TYPE_ALIASES = {"docker-container": "container", "docker-compose": "compose"}
 
 
-async def register(store: Store, node: Node, *, now: datetime, shard_key: str = "genesis") -> Node:
+async def register(
+    store: Store, node: Node, *, now: datetime, shard_key: str = "genesis", dns_domain: str = ""
+) -> Node:
     """Store what an agent says about its node, merged with what is known.
 
     Taken from the agent: identity, endpoint, capacity, labels (the agent's win on the same
     key; those that it gives no more go). Kept: taints, schedulable, drain, labels that operators
     set. An agent that registers is alive, so the node is Ready. Registering the same again writes nothing.
+
+    dns_domain: the domain in which the node gets a name; blank: none. Its DNS record is written along.
     """
-    offered = _with_defaults(node, shard_key)
+    offered = _with_defaults(node, shard_key).replace(domain_name=node_name(node.node_id, shard_key, dns_domain))
 
     def decide(view: View) -> Write[Node]:
         known = view.get(NODES, node.node_id).record
@@ -31,9 +37,34 @@ async def register(store: Store, node: Node, *, now: datetime, shard_key: str = 
         write = Write(merged)
         if merged != known:
             write.put(NODES, node.node_id, merged)
+        _name(write, view, known, merged)
         return write
 
-    return await store.transact([Ref(NODES, node.node_id)], decide)
+    return await store.transact([Ref(NODES, node.node_id), *dns_refs(offered)], decide)
+
+
+def _name(write: Write[Node], view: View, known: Node | None, node: Node) -> None:
+    """Have the node's DNS record lead to it, and the one of a former name go."""
+    named, record = dns_refs(node), node_record(node)
+    former = [ref for ref in dns_refs(known) if ref not in named] if known else []
+    view.require([*named, *former])
+    for ref in named:
+        if record and view.get(DNS, ref.id).record != record:
+            write.put(DNS, ref.id, record)
+    unname(write, view, former)
+
+
+def unname(write: Write[Any], view: View, refs: Sequence[Ref[Any]]) -> None:
+    """Remove these DNS records, which the view must have."""
+    for ref in refs:
+        if view.get(DNS, ref.id).record is not None:
+            write.delete(DNS, ref.id)
+
+
+def dns_refs(node: Node) -> list[Ref[Any]]:
+    """Name the DNS record of a node, if it has one."""
+    found = node_record_id(node.node_id, node.domain_name)
+    return [Ref(DNS, found)] if found else []
 
 
 async def set_health(
@@ -146,6 +177,7 @@ _FROM_AGENT = (
     "enforces_stop_after",
     "agent_id",
     "agent_labels",
+    "domain_name",
     "total_cpu",
     "total_memory",
     "total_disk",

@@ -78,6 +78,7 @@ _CATEGORIES = {
     keys.FENCES.prefix: "shard",
     keys.SLOTS.prefix: "slot",
     keys.LEADER_PREFIX: "leader",
+    keys.DNS.prefix: "dns",
     "/drifts/": "drift",
     "/events/": "event",
     "/pulses/": "pulse",

@@ -99,11 +99,13 @@ class Rig:
         result = await self.parts.etcd.txn((), [Put(key, value)])
         return result.revision
 
-    async def register(self, node_id: str = "n1", **capabilities: Any) -> pb.RegisterNodeResponse:
+    async def register(
+        self, node_id: str = "n1", endpoint: str = "127.0.0.1:50051", **capabilities: Any
+    ) -> pb.RegisterNodeResponse:
         """Register a node of 2 cores and 4 GB, unless told otherwise."""
         offered = {"cpu_total_millicores": 2000, "memory_total_mb": 4096} | capabilities
         request = pb.RegisterNodeRequest(
-            node_id=node_id, grpc_endpoint="127.0.0.1:50051", capabilities=pb.NodeCapabilities(**offered)
+            node_id=node_id, grpc_endpoint=endpoint, capabilities=pb.NodeCapabilities(**offered)
         )
         answer: pb.RegisterNodeResponse = await self.control.RegisterNode(request)
         await self.settled()
@@ -157,7 +159,7 @@ async def front_on(
 ) -> AsyncIterator[Rig]:
     """Run a front for a block; on an etcd in memory when none is given."""
     etcd = etcd or MemoryEtcd()
-    effective = Settings(**settings)
+    effective = Settings(**{"domain": "", **settings})  # its own DNS records come in their own time
     cache = Cache(etcd, TABLES)
     store = Store(etcd, cache=cache)
     await cache.start()
