@@ -55,6 +55,8 @@ class DriftRecord(Record):
     """In how many cycles it was seen; not counted beyond what a deletion needs."""
     epoch: int = 0
     """Of the copy, as its agent says."""
+    attempts: int = 0
+    """How often its removal was ordered."""
 
 
 def drift_id(node_id: str, workload_id: str, drift_type: str) -> str:

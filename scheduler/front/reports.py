@@ -24,12 +24,12 @@ from scheduler.front.pump import Key, Pump
 from scheduler.pb import control_pb2 as pb
 from scheduler.store import nodes, workloads
 from scheduler.store.cache import Cache
-from scheduler.store.drifts import see
+from scheduler.store.drifts import absent, see
+from scheduler.store.gone import Gone
 from scheduler.store.keys import DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import bounded
 from scheduler.store.store import Store
 from scheduler.store.tombstones import tombstone_id
-from scheduler.store.write import Ref
 
 IN_FLIGHT = 32
 CAPACITY = 50_000
@@ -108,6 +108,7 @@ class Reports:
         self._store = store
         self._cache = cache
         self._index = index
+        self._gone = Gone(cache)
         self._now = now
         self._wake = wake
         self._is_heard = is_heard
@@ -167,7 +168,7 @@ class Reports:
         reported = {wire.workload_id for wire in request.workload_statuses}
         copies.settled = {w: f for w, f in copies.settled.items() if w in reported}
         for wire in request.workload_statuses:
-            self._take_stranger(node_id, wire)
+            self._take_stranger(node_id, wire, copies, answered_revision or 0)
         for workload_id in self._index.on_node(node_id) - reported:
             stored = self._cache.get(STATUSES, workload_id)
             if stored.record is None or not stored.record.observed_revision or stored.record.actual == Actual.MISSING:
@@ -179,25 +180,29 @@ class Reports:
             ):
                 copies.roster_incomplete = True
 
-    def _take_stranger(self, node_id: str, wire: pb.WorkloadStatus) -> None:
-        """Open a finding for a copy that nobody knows; drift detection takes it from there."""
+    def _take_stranger(self, node_id: str, wire: pb.WorkloadStatus, copies: Copies, answered_revision: int) -> None:
+        """Open a finding for a copy that nobody knows; drift detection takes it from there.
+
+        One whose records have gone since the heartbeat before was answered may be of a roster that is older
+        than its removal: the next roster tells.
+        """
         workload_id = wire.workload_id
         if self._cache.get(SPECS, workload_id).record or self._cache.get(STATUSES, workload_id).record:
             return
         owed = self._cache.get(TOMBSTONES, tombstone_id(node_id, workload_id)).record
         identifier = drift_id(node_id, workload_id, DriftType.ORPHAN)
         if owed is None and self._cache.get(DRIFTS, identifier).record is None and _is_id(workload_id):
+            if self._gone.since(workload_id, answered_revision):
+                copies.roster_incomplete = True
+                return
             state = _STATES.get(wire.state) or _state_of(wire.state)
             # Under a key of its own: the report of the same copy must not take its place.
             self.pump.offer((node_id, f"~{workload_id}"), Stranger(workload_id, state, max(0, wire.assignment_epoch)))
 
     async def _write_stranger(self, node_id: str, change: Stranger) -> None:
         workload_id = change.workload_id
-        view = await self._store.read([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)])
-        if view.get(SPECS, workload_id).record or view.get(STATUSES, workload_id).record:
-            return  # it was applied a moment ago
         found = Finding(workload_id, DriftType.ORPHAN, DriftAction.INVESTIGATE, UNKNOWN, change.state, change.epoch)
-        await see(self._store, node_id, found, now=self._now(), counts_to=1)
+        await see(self._store, node_id, found, basis=absent(node_id, workload_id), now=self._now(), counts_to=1)
 
     async def _write(self, key: Key, change: Change) -> None:
         if not self._may_write():

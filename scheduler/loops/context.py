@@ -16,6 +16,7 @@ from scheduler.loops.index import FleetIndex
 from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache, Change
+from scheduler.store.gone import Gone
 from scheduler.store.keys import NODES
 from scheduler.store.placements import Placer
 from scheduler.store.replica_index import ReplicaIndex
@@ -104,11 +105,13 @@ class LoopContext:
     """Told of the end of each cycle: its loop, whether all chunks went well, seconds since its slot began."""
     index: FleetIndex = field(init=False)
     replicas: ReplicaIndex = field(init=False)
+    gone: Gone = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the cache, and let go of the channels of nodes that are gone."""
         self.index = FleetIndex(self.cache)
         self.replicas = ReplicaIndex(self.cache)
+        self.gone = Gone(self.cache)
         self.cache.subscribe(self._drop_gone)
 
     def _drop_gone(self, changes: Sequence[Change]) -> None:

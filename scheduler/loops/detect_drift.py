@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import structlog
 
 from scheduler.convergence.drift import UNKNOWN, Finding, Known, Quarantine, findings, may_delete
 from scheduler.domain.drift import DriftAction, DriftRecord, DriftType, drift_id
-from scheduler.domain.errors import AgentRejected, AgentUnreachable
+from scheduler.domain.errors import AgentRejected, AgentUnreachable, Refused
 from scheduler.domain.event import EventType
 from scheduler.domain.node import Node
 from scheduler.domain.report import Report
 from scheduler.domain.shard import Cycle
 from scheduler.loops.context import Fence, Guards, LoopContext
 from scheduler.loops.each import each
-from scheduler.store.drifts import note_error, resolve, resolve_deleted, see
+from scheduler.store.drifts import basis_of, claim_deletion, id_of, note_error, resolve, resolve_deleted, see
 from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import record_missing, record_report
 from scheduler.store.tombstones import add_tombstone, tombstone_id
-from scheduler.store.write import Ref
+from scheduler.store.write import Basis, Ref
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,7 @@ async def run(
         known = open_by_node.get(node_id, {})
         if node is None or not node.is_ready or (node.reports_epochs and not known):
             return
+        asked = _Asked(ctx)
         try:
             reports = {report.workload_id: report for report in await ctx.agents.list(node)}
         except (AgentUnreachable, AgentRejected) as error:
@@ -58,7 +60,7 @@ async def run(
             tally["unreachable"] += 1
             return
         tally["compared"] += 1
-        await _Comparison(ctx, node, reports, known, fence.guards, tally).run()
+        await _Comparison(ctx, node, asked, reports, known, fence.guards, tally).run()
 
     await each(nodes, ctx.settings.reconcile_concurrency, compare)
     return dict(tally)
@@ -80,6 +82,23 @@ def quarantine_of(ctx: LoopContext) -> Quarantine:
     )
 
 
+class _Asked:
+    """When a node was asked for its list: what has changed since, the list cannot be compared with."""
+
+    def __init__(self, ctx: LoopContext) -> None:
+        """Note it; call this before the agent is asked."""
+        self._ctx = ctx
+        self._revision, self._rewinds = ctx.cache.revision, ctx.cache.rewinds
+
+    def was_before(self, node_id: str, workload_id: str) -> bool:
+        """Tell whether a record of the workload has changed since, or may have gone."""
+        cache = self._ctx.cache
+        if cache.rewinds != self._rewinds or self._ctx.gone.since(workload_id, self._revision):
+            return True
+        changed = basis_of(cache, node_id, workload_id).revisions.values()
+        return any(revision > self._revision for revision in changed)
+
+
 class _Comparison:
     """One node, as it was just listed."""
 
@@ -87,6 +106,7 @@ class _Comparison:
         self,
         ctx: LoopContext,
         node: Node,
+        asked: _Asked,
         reports: Mapping[str, Report],
         before: Mapping[str, DriftRecord],
         guards: Guards,
@@ -94,27 +114,39 @@ class _Comparison:
     ) -> None:
         self._ctx = ctx
         self._node = node
+        self._asked = asked
         self._reports = reports
         self._before = before
         self._guards = guards
         self._tally = tally
         self._rules = quarantine_of(ctx)
+        self._bases: dict[str, Basis] = {}
 
     async def run(self) -> None:
-        """Record what is open, mend what can be mended, forget what is over."""
-        found = findings(self._node.node_id, self._reports, self._known(), self._ctx.now(), self._rules.policy)
+        """Record what is open, mend what can be mended, forget what is over.
+
+        A workload whose records have changed since the node was asked is left to the next cycle.
+        """
+        known = self._known()
+        self._bases = {w: basis_of(self._ctx.cache, self._node.node_id, w) for w in known}
+        found = findings(self._node.node_id, self._reports, known, self._ctx.now(), self._rules.policy)
         self._tally.update(str(one.kind) for one in found)
         unknown = [one for one in found if one.scheduler_status == UNKNOWN]
         for one in found:
             if one not in unknown and not self._rules.dry_run:
                 await self._mend(one)
-        sighted = [await self._see(one) for one in unknown]
+        sighted = [record for one in unknown if (record := await self._see(one))]
         trusted = self._is_trusted()
         for record in may_delete(sighted, len(self._reports), self._ctx.now(), self._rules, trusted=trusted):
             await self._delete(record)
-        now_open = {drift_id(self._node.node_id, one.workload_id, one.kind) for one in unknown}
-        for identifier in self._before.keys() - now_open:
-            await resolve(self._ctx.store, identifier, guards=await self._guards())
+        await self._resolve_all_but({drift_id(self._node.node_id, one.workload_id, one.kind) for one in unknown})
+
+    async def _resolve_all_but(self, now_open: AbstractSet[str]) -> None:
+        for identifier, record in self._before.items():
+            if identifier in now_open or self._asked.was_before(record.node_id, record.workload_id):
+                continue
+            basis = basis_of(self._ctx.cache, record.node_id, record.workload_id)
+            await resolve(self._ctx.store, record, basis=basis, guards=await self._guards())
 
     def _known(self) -> dict[str, Known]:
         cache, node_id = self._ctx.cache, self._node.node_id
@@ -126,22 +158,26 @@ class _Comparison:
                 cache.get(TOMBSTONES, tombstone_id(node_id, w)).record,
             )
             for w in ids
+            if not self._asked.was_before(node_id, w)
         }
 
     async def _mend(self, one: Finding) -> None:
         """Take the news over, or have the copy removed; the reconcile loop does the rest."""
         ctx, node_id, workload_id = self._ctx, self._node.node_id, one.workload_id
+        basis = self._bases[workload_id]
+        seen = basis.revisions[Ref(STATUSES, workload_id)]
         held, now = await self._guards(), ctx.now()
         if one.kind is DriftType.MISSING:
-            await record_missing(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held)
+            await record_missing(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, seen_revision=seen)
         elif one.action in _DUPLICATES:
-            await add_tombstone(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held)
+            await add_tombstone(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, basis=basis)
         else:
-            await record_report(ctx.store, node_id, self._reports[workload_id], now=now, guards=held)
+            report = self._reports[workload_id]
+            await record_report(ctx.store, node_id, report, now=now, guards=held, seen_revision=seen)
         self._tell(one, resolved=True)
         ctx.wake(workload_id, node_id)
 
-    async def _see(self, one: Finding) -> DriftRecord:
+    async def _see(self, one: Finding) -> DriftRecord | None:
         """Record a sighting of a copy that nobody knows."""
         counts_to = self._rules.sightings
         known = self._before.get(drift_id(self._node.node_id, one.workload_id, one.kind))
@@ -151,13 +187,14 @@ class _Comparison:
             self._ctx.store,
             self._node.node_id,
             one,
+            basis=self._bases[one.workload_id],
             now=self._ctx.now(),
             counts_to=counts_to,
             guards=await self._guards(),
         )
         # Of copies of our own agents a front has made the first sighting, and told nobody.
         seen_by_front = known is not None and known.sightings == 1 and self._node.reports_epochs
-        if known is None or seen_by_front:
+        if record and (known is None or seen_by_front):
             self._tell(one, resolved=False)
         return record
 
@@ -173,19 +210,22 @@ class _Comparison:
     async def _delete(self, record: DriftRecord) -> None:
         """Remove a copy that nobody knows, if etcd itself still knows nothing of it."""
         ctx, node_id, workload_id = self._ctx, record.node_id, record.workload_id
-        identifier = drift_id(node_id, workload_id, record.drift_type)
+        cluster = ctx.cache.get(CLUSTER, CLUSTER_ID).record
         held = await self._guards()
-        view = await ctx.store.read([Ref(SPECS, workload_id), Ref(STATUSES, workload_id), Ref(CLUSTER, CLUSTER_ID)])
-        gone = view.get(CLUSTER, CLUSTER_ID).record is None
-        if gone or view.get(SPECS, workload_id).record or view.get(STATUSES, workload_id).record:
+        try:
+            claimed = await claim_deletion(
+                ctx.store, record, self._node, cluster.cluster_id if cluster else "", guards=held
+            )
+        except Refused as error:
+            log.info("a copy is not removed", node=node_id, workload=workload_id, why=str(error))
             return
         try:
             removed = await ctx.agents.delete(self._node, workload_id, epoch=record.epoch)
         except (AgentUnreachable, AgentRejected) as error:
-            await note_error(ctx.store, identifier, str(error)[:512], guards=held)
+            await note_error(ctx.store, id_of(record), str(error)[:512], guards=held)
             return
         if removed:
-            await resolve_deleted(ctx.store, identifier, workload_id, guards=held)
+            await resolve_deleted(ctx.store, claimed, guards=held)
             self._tally["deleted"] += 1
             log.warning("a copy that no record speaks of was removed", node=node_id, workload=workload_id)
             details = {"drift_type": record.drift_type, "action": record.action, "resolved": "true"}

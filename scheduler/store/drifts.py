@@ -4,29 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from scheduler.convergence.drift import Finding
 from scheduler.domain.drift import DriftRecord, drift_id
-from scheduler.store.keys import DRIFTS, SPECS
+from scheduler.domain.errors import Refused
+from scheduler.domain.node import Node
+from scheduler.store.cache import Cache
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.store import Store
-from scheduler.store.write import Guard, Ref, View, Write
+from scheduler.store.tombstones import tombstone_id
+from scheduler.store.write import NO_BASIS, Basis, Guard, Ref, View, Write
+
+
+def id_of(found: DriftRecord) -> str:
+    """Return the id of a finding in its table."""
+    return drift_id(found.node_id, found.workload_id, found.drift_type)
+
+
+def basis_of(cache: Cache, node_id: str, workload_id: str) -> Basis:
+    """Return what findings about a workload on a node rest on, as the cache has it."""
+    return Basis({ref: cache.get(ref.table, ref.id).mod_revision for ref in _grounds(node_id, workload_id)})
+
+
+def absent(node_id: str, workload_id: str) -> Basis:
+    """Return what a finding rests on about a workload that no record speaks of."""
+    return Basis(dict.fromkeys(_grounds(node_id, workload_id), 0))
+
+
+def _grounds(node_id: str, workload_id: str) -> tuple[Ref[Any], ...]:
+    owed = Ref(TOMBSTONES, tombstone_id(node_id, workload_id))
+    return Ref(SPECS, workload_id), Ref(STATUSES, workload_id), owed
 
 
 async def see(
-    store: Store, node_id: str, found: Finding, *, now: datetime, counts_to: int, guards: Sequence[Guard] = ()
-) -> DriftRecord:
-    """Record a sighting; one that is known with all that counts writes nothing. Return the finding as it is now."""
+    store: Store,
+    node_id: str,
+    found: Finding,
+    *,
+    basis: Basis,
+    now: datetime,
+    counts_to: int,
+    guards: Sequence[Guard] = (),
+) -> DriftRecord | None:
+    """Record a sighting; one that is known with all that counts writes nothing.
+
+    basis: what the finding rests on. Return the finding as it is now; None, and nothing is written, when
+    that has changed since, or the node is gone.
+    """
     identifier = drift_id(node_id, found.workload_id, found.kind)
 
-    def decide(view: View) -> Write[DriftRecord]:
+    def decide(view: View) -> Write[DriftRecord | None]:
+        if not basis.holds(view) or view.get(NODES, node_id).record is None:
+            return Write(None)
         known = view.get(DRIFTS, identifier).record
         after = after_sighting(known, node_id, found, now, counts_to)
-        write = Write(after)
+        write: Write[DriftRecord | None] = Write(after)
         if after != known:
             write.put(DRIFTS, identifier, after)
         return write
 
-    return await store.transact([Ref(DRIFTS, identifier)], decide, guards=guards)
+    return await store.transact([Ref(DRIFTS, identifier), Ref(NODES, node_id), *basis.refs], decide, guards=guards)
 
 
 def after_sighting(
@@ -46,31 +84,76 @@ def after_sighting(
     if known is None or known.epoch != found.epoch:
         return fresh
     counted = min(known.sightings + 1, max(known.sightings, counts_to))
-    return fresh.replace(detected_at=known.detected_at, sightings=counted, last_error=known.last_error)
+    return fresh.replace(
+        detected_at=known.detected_at, sightings=counted, last_error=known.last_error, attempts=known.attempts
+    )
 
 
-async def resolve(store: Store, identifier: str, *, guards: Sequence[Guard] = ()) -> bool:
-    """Remove a finding that is not true any more; return whether there was one."""
+async def resolve(store: Store, seen: DriftRecord, *, basis: Basis = NO_BASIS, guards: Sequence[Guard] = ()) -> bool:
+    """Remove a finding that is not true any more, if it and what that rests on are as seen; return whether it was."""
+    identifier = id_of(seen)
 
     def decide(view: View) -> Write[bool]:
-        write = Write(view.get(DRIFTS, identifier).record is not None)
+        write = Write(view.get(DRIFTS, identifier).record == seen and basis.holds(view))
+        if write.result:
+            write.delete(DRIFTS, identifier)
+        return write
+
+    return await store.transact([Ref(DRIFTS, identifier), *basis.refs], decide, guards=guards)
+
+
+async def claim_deletion(
+    store: Store, seen: DriftRecord, node: Node, cluster_id: str, *, guards: Sequence[Guard] = ()
+) -> DriftRecord:
+    """Note that an unknown copy is being deleted, if all that allows it holds in etcd itself; return the finding.
+
+    seen: the finding as it was judged; node: its node as its agent is about to be called; cluster_id: of
+    the cluster whose records are known here. Each try is noted, so that each is compared. Raises Refused with
+    what does not hold.
+    """
+    identifier, workload_id = id_of(seen), seen.workload_id
+
+    def decide(view: View) -> Write[DriftRecord]:
+        if why := _why_not(view, seen, node, cluster_id):
+            raise Refused(why)
+        after = seen.replace(attempts=seen.attempts + 1)
+        write = Write(after)
+        write.put(DRIFTS, identifier, after)
+        return write
+
+    refs: list[Ref[Any]] = [Ref(DRIFTS, identifier), Ref(NODES, seen.node_id), Ref(CLUSTER, CLUSTER_ID)]
+    return await store.transact([*refs, *_grounds(seen.node_id, workload_id)], decide, guards=guards)
+
+
+def _why_not(view: View, seen: DriftRecord, node: Node, cluster_id: str) -> str:
+    """Say why a copy may not be deleted as unknown; blank when it may."""
+    node_id, workload_id = seen.node_id, seen.workload_id
+    cluster, there = view.get(CLUSTER, CLUSTER_ID).record, view.get(NODES, node_id).record
+    if cluster is None or cluster.cluster_id != cluster_id or (there and there.cluster_id not in {"", cluster_id}):
+        return f'etcd or node "{node_id}" is of another cluster'
+    if there is None or (there.agent_endpoint, there.instance_id) != (node.agent_endpoint, node.instance_id):
+        return f'node "{node_id}" was registered anew or removed'
+    if view.get(SPECS, workload_id).record or view.get(STATUSES, workload_id).record:
+        return f'workload "{workload_id}" has a record: delete the workload itself'
+    if view.get(TOMBSTONES, tombstone_id(node_id, workload_id)).record:
+        return f'node "{node_id}" is removing "{workload_id}" already'
+    if view.get(DRIFTS, id_of(seen)).record != seen:
+        return f'the finding of "{workload_id}" on node "{node_id}" has changed'
+    return ""
+
+
+async def resolve_deleted(store: Store, seen: DriftRecord, *, guards: Sequence[Guard] = ()) -> bool:
+    """Remove the finding of a copy that was deleted; return whether it was there, for the same copy."""
+    identifier = id_of(seen)
+
+    def decide(view: View) -> Write[bool]:
+        known = view.get(DRIFTS, identifier).record
+        write = Write(known is not None and known.epoch == seen.epoch)
         if write.result:
             write.delete(DRIFTS, identifier)
         return write
 
     return await store.transact([Ref(DRIFTS, identifier)], decide, guards=guards)
-
-
-async def resolve_deleted(store: Store, identifier: str, workload_id: str, *, guards: Sequence[Guard] = ()) -> bool:
-    """Remove the finding of a copy that was deleted, if there still is no workload of that name."""
-
-    def decide(view: View) -> Write[bool]:
-        write = Write(view.get(SPECS, workload_id).record is None)
-        if view.get(DRIFTS, identifier).record is not None:
-            write.delete(DRIFTS, identifier)
-        return write
-
-    return await store.transact([Ref(DRIFTS, identifier), Ref(SPECS, workload_id)], decide, guards=guards)
 
 
 async def note_error(store: Store, identifier: str, error: str, *, guards: Sequence[Guard] = ()) -> None:

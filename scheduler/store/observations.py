@@ -199,14 +199,14 @@ def _report(view: View, node_id: str, report: Report, now: datetime, seen_revisi
     fit = fit_of(status.record, node_id, report.epoch)
     if spec is None or status.record is None or fit is Fit.UNRELATED:
         return Write(_Taken(ReportOutcome(), fits=False))
+    if _is_outdated(status, seen_revision):
+        return Write(_Taken(ReportOutcome(), fits=True))
     if fit is Fit.ELSEWHERE:
         write = Write(_Taken(ReportOutcome(), fits=False))
         owed = Tombstone(node_id=node_id, workload_id=report.workload_id, epoch=report.epoch, created_at=now)
         if put_tombstone(write, view, owed):
             write.result = _Taken(ReportOutcome(changed=True, needs_action=True), fits=True)
         return write
-    if _is_outdated(status, seen_revision):
-        return Write(_Taken(ReportOutcome(), fits=True))
     if fit is Fit.STALE:
         after = _without_copy(spec, status.record, now)
     else:

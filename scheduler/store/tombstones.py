@@ -11,7 +11,7 @@ from scheduler.domain.workload import Tombstone
 from scheduler.store import volumes
 from scheduler.store.keys import LEDGERS, TOMBSTONES
 from scheduler.store.store import Store
-from scheduler.store.write import Guard, Ref, View, Write
+from scheduler.store.write import NO_BASIS, Basis, Guard, Ref, View, Write
 
 
 def tombstone_id(node_id: str, workload_id: str) -> str:
@@ -45,17 +45,29 @@ def put_tombstone(write: Write[Any], view: View, tombstone: Tombstone) -> bool:
 
 
 async def add_tombstone(
-    store: Store, node_id: str, workload_id: str, epoch: int, *, now: datetime, guards: Sequence[Guard] = ()
+    store: Store,
+    node_id: str,
+    workload_id: str,
+    epoch: int,
+    *,
+    now: datetime,
+    guards: Sequence[Guard] = (),
+    basis: Basis = NO_BASIS,
 ) -> bool:
-    """Let the node owe the removal of every copy up to this epoch; return whether that was news."""
+    """Let the node owe the removal of every copy up to this epoch; return whether that was news.
+
+    basis: what this was decided on; when it has changed since, nothing is owed.
+    """
     tombstone = Tombstone(node_id=node_id, workload_id=workload_id, epoch=epoch, created_at=now)
 
     def decide(view: View) -> Write[bool]:
-        write = Write(result=True)
-        write.result = put_tombstone(write, view, tombstone)
+        write = Write(result=False)
+        if basis.holds(view):
+            write.result = put_tombstone(write, view, tombstone)
         return write
 
-    return await store.transact([Ref(TOMBSTONES, tombstone_id(node_id, workload_id))], decide, guards=guards)
+    refs = [Ref(TOMBSTONES, tombstone_id(node_id, workload_id)), *basis.refs]
+    return await store.transact(refs, decide, guards=guards)
 
 
 async def clear_tombstone(

@@ -8,7 +8,7 @@ and decides again; when the outcome of a call is not known it reads to find out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +48,26 @@ class Guard:
 
     key: str
     mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What was decided outside of a transaction rested on these records, at these revisions (0: absent)."""
+
+    revisions: Mapping[Ref[Any], int]
+
+    @property
+    def refs(self) -> tuple[Ref[Any], ...]:
+        """The records, for the transaction to name."""
+        return tuple(self.revisions)
+
+    def holds(self, view: View) -> bool:
+        """Tell whether all are as they were. A transaction that named them compares it."""
+        return all(view.at(ref.key).mod_revision == revision for ref, revision in self.revisions.items())
+
+
+NO_BASIS = Basis({})
+"""The decision rests on nothing but what the transaction reads."""
 
 
 class Uncovered(Exception):  # noqa: N818 - reads as a sentence where it is raised

@@ -140,9 +140,10 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
             return agent_pb2.GetWorkloadStatusResponse(status=self.copies[request.id])
 
     async def ListWorkloads(self, _request: agent_pb2.ListWorkloadsRequest, context: Any) -> Any:
-        """Tell how all copies are."""
+        """Tell how all copies are, of the moment the call arrived: behind the gate, that is a list on its way."""
+        answer = agent_pb2.ListWorkloadsResponse(workloads=self.copies.values())
         async with self._call("ListWorkloads", context):
-            return agent_pb2.ListWorkloadsResponse(workloads=self.copies.values())
+            return answer
 
     async def HealthCheck(self, _request: agent_pb2.HealthCheckRequest, _context: Any) -> Any:
         """Be well."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from scheduler.domain.errors import StoreUnavailable
+from scheduler.domain.report import Report
 from scheduler.domain.shard import ClusterRecord
 from scheduler.domain.workload import WorkloadSpec
 from scheduler.pb import agent_pb2
-from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, SPECS, STATUSES
+from scheduler.store.workloads import apply_spec, finalize_delete
 from scheduler.store.write import Ref, Write
 from tests.support.fake_agent import RUNNING, FakeAgent
 from tests.support.loop_world import World, world
@@ -113,6 +119,105 @@ async def test_F36_a_workload_that_is_applied_meanwhile_is_not_deleted() -> None
         await fleet.cycle()
         assert "stranger" in fake.copies
         assert not await fleet.exists(DRIFTS, FINDING)
+
+
+@asynccontextmanager
+async def list_on_its_way(fleet: World, fake: FakeAgent) -> AsyncIterator[None]:
+    """While the block runs, the list that a drift cycle has asked for is made up, and has not arrived."""
+    fake.gate.clear()
+    fake.arrived.clear()
+    cycle = asyncio.create_task(fleet.cycle("detect_drift"))
+    await fake.arrived.wait()
+    yield
+    await fleet.settle()
+    fake.gate.set()
+    await cycle
+    await fleet.settle()
+
+
+async def test_F36_a_list_older_than_a_deletion_finds_no_unknown_copy() -> None:
+    """The workload was removed, its copy and its records, while the list that has the copy was on its way."""
+    async with world(drift_orphan_policy="delete", drift_sightings=1, drift_grace_seconds=0) as fleet:
+        fake = await with_stranger(fleet)
+        await fleet.cycle("detect_drift")
+        removed = len(fake.removals)
+        async with list_on_its_way(fleet, fake):
+            await fleet.delete("web")
+            del fake.copies["web"]
+            assert await finalize_delete(fleet.store, "web", tombstone=False, now=fleet.clock())
+        assert not await fleet.exists(DRIFTS, "n-1/web/orphan_on_agent")
+        assert len(fake.removals) == removed
+
+
+async def test_F36_a_list_older_than_an_apply_neither_counts_nor_deletes() -> None:
+    """The copy that nobody knew got a record meanwhile: no sighting, no order to remove it."""
+    async with world(drift_orphan_policy="delete", drift_sightings=2, drift_grace_seconds=0) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 1)
+        async with list_on_its_way(fleet, fake):
+            await fleet.apply(WorkloadSpec(id="stranger", type="container", image="nginx:1"))
+        assert "stranger" in fake.copies
+        assert not fake.removals
+
+
+async def test_F36_an_apply_that_the_cache_has_not_heard_of_stops_the_removal() -> None:
+    """Compared in etcd itself: the cache of this worker is behind."""
+    async with world(drift_orphan_policy="delete", drift_sightings=2, drift_grace_seconds=0) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 1)
+        sighted = (await fleet.store.get(DRIFTS, FINDING)).mod_revision
+        fake.gate.clear()
+        fake.arrived.clear()
+        cycle = asyncio.create_task(fleet.cycle("detect_drift"))
+        await fake.arrived.wait()
+        await fleet.cache.close()
+        await apply_spec(fleet.store, WorkloadSpec(id="stranger", type="container", image="nginx:1"), now=fleet.clock())
+        fake.gate.set()
+        with pytest.raises(StoreUnavailable):  # the cycle ends well; the cache never shows what it wrote
+            await cycle
+        assert "stranger" in fake.copies
+        assert not fake.removals
+        assert (await fleet.store.get(DRIFTS, FINDING)).mod_revision == sighted
+
+
+async def test_F41_a_list_older_than_a_start_does_not_call_the_copy_missing() -> None:
+    """The copy was reported after the list was made up."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        fleet.clock.forward(600)
+        copy = fake.copies.pop("web")
+        async with list_on_its_way(fleet, fake):
+            fake.copies["web"] = copy
+            stopped = Report("web", "Stopped", revision_id=copy.revision_id)
+            await fleet.hear("n-1", stopped)
+        assert (await fleet.status()).actual == "Stopped"
+
+
+async def test_F38_a_list_older_than_an_assignment_owes_no_removal() -> None:
+    """What looked like a duplicate when the list was made up is the assigned copy by now."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        status, spec = await fleet.status(), (await fleet.store.get(SPECS, "web")).record
+        assert spec
+        await put(fleet.store, STATUSES, "web", status.replace(node_id="n-2", assigned_node="n-2"))
+        await fleet.settle()
+        async with list_on_its_way(fleet, fake):
+            await put(fleet.store, STATUSES, "web", status)
+        assert await fleet.tombstone("n-1") is None
+
+
+async def test_F43_a_finding_that_was_renewed_while_the_list_was_on_its_way_stays() -> None:
+    """The list lacks the copy; a front has seen it since."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 1)
+        copy = fake.copies.pop("stranger")
+        async with list_on_its_way(fleet, fake):
+            fake.copies["stranger"] = copy
+            found = (await fleet.store.get(DRIFTS, FINDING)).record
+            assert found
+            await put(fleet.store, DRIFTS, FINDING, found.replace(epoch=7))
+        assert await fleet.exists(DRIFTS, FINDING)
 
 
 async def test_F44_a_node_of_ours_without_open_findings_is_not_listed() -> None:
