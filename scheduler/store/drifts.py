@@ -22,6 +22,18 @@ def id_of(found: DriftRecord) -> str:
     return drift_id(found.node_id, found.workload_id, found.drift_type)
 
 
+MAX_NAMED = 64
+"""Findings about one workload that one transaction resolves; more nodes than that do not keep a copy of it."""
+
+
+def findings_about(cache: Cache | None, workload_id: str) -> list[str]:
+    """Return the ids of open findings about a workload, as the cache has them; they are few."""
+    if cache is None or not cache.mirrors(DRIFTS):
+        return []
+    open_now = cache.all(DRIFTS).items()
+    return [i for i, stored in open_now if stored.record and stored.record.workload_id == workload_id][:MAX_NAMED]
+
+
 def basis_of(cache: Cache, node_id: str, workload_id: str) -> Basis:
     """Return what findings about a workload on a node rest on, as the cache has it."""
     return Basis({ref: cache.get(ref.table, ref.id).mod_revision for ref in _grounds(node_id, workload_id)})

@@ -19,7 +19,8 @@ from scheduler.domain.revision import revision_of
 from scheduler.domain.workload import Desired, Phase, Reapply, Retry, Tombstone, WorkloadSpec, WorkloadStatus
 from scheduler.store import volumes
 from scheduler.store.claims import Applied, Claim, check_is_own, claiming
-from scheduler.store.keys import ASSIGNMENTS, LEDGERS, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.drifts import findings_about
+from scheduler.store.keys import ASSIGNMENTS, DRIFTS, LEDGERS, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import FACTS as _FACTS
 from scheduler.store.observations import (
     LAST_ACTION,
@@ -235,6 +236,9 @@ async def _finalize_on(
     refs = [*workload_refs(workload_id), Ref(ASSIGNMENTS, workload_id)]
     if node_id:
         refs += [Ref(LEDGERS, node_id), Ref(TOMBSTONES, tombstone_id(node_id, workload_id))]
+    # Sightings of copies that nobody knew do not go on counting after a time in which there was a record.
+    found = findings_about(store.cache, workload_id)
+    refs += [Ref(DRIFTS, identifier) for identifier in found]
 
     def decide(view: View) -> Write[bool | None]:
         spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
@@ -247,6 +251,8 @@ async def _finalize_on(
         write: Write[bool | None] = Write(result=True)
         for table in (SPECS, STATUSES, ASSIGNMENTS):
             write.delete(table, workload_id)
+        for identifier in found:
+            write.delete(DRIFTS, identifier)
         volumes.forget(write, view, spec, status, now, owed=tombstone)
         if status and node_id:
             _release(write, view, node_id, workload_id)

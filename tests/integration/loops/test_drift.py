@@ -220,6 +220,22 @@ async def test_F43_a_finding_that_was_renewed_while_the_list_was_on_its_way_stay
         assert await fleet.exists(DRIFTS, FINDING)
 
 
+async def test_F36_sightings_begin_anew_after_a_time_in_which_the_copy_had_a_record() -> None:
+    """Applied and deleted again between two drift cycles: three sightings from then on, and the whole grace."""
+    async with world(**DELETE) as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 2, apart=1000)
+        await fleet.apply(WorkloadSpec(id="stranger", type="container", image="nginx:1"))
+        await fleet.delete("stranger")
+        await fleet.settle()
+        assert await finalize_delete(fleet.store, "stranger", tombstone=False, now=fleet.clock())
+        assert not await fleet.exists(DRIFTS, FINDING)
+        await cycles(fleet, 2, apart=1000)
+        assert "stranger" in fake.copies
+        await cycles(fleet, 1, apart=1000)
+        assert "stranger" not in fake.copies
+
+
 async def test_F44_a_node_of_ours_without_open_findings_is_not_listed() -> None:
     """Its agent reports changes by itself, and fronts open findings from whole rosters."""
     async with world() as fleet:
