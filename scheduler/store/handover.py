@@ -131,7 +131,8 @@ async def end_vacate(
     """Give the node up: its agent has confirmed that the copy of this assignment is gone.
 
     It happens whatever has become of the drain, for the agent takes no order of that assignment any
-    more. Until the workload runs elsewhere it counts as under way. Return whether it was given up now.
+    more. Until the workload runs elsewhere it counts as under way; a node that was removed meanwhile
+    keeps nothing of it. Return whether it was given up now.
     """
     node_id = seen.node_id
     refs: list[Ref[Any]] = [Ref(table, seen.id) for table in (SPECS, STATUSES, ASSIGNMENTS)]
@@ -141,13 +142,12 @@ async def end_vacate(
         status = _wanted(view, seen)
         if status is None or not is_vacating(status):
             return Write(result=False)
-        ledger = view.get(LEDGERS, node_id).record or Ledger(node_id=node_id)
-        pace = _pace(view.get(NODES, node_id).record, default_pace)
         write = Write(result=True)
-        write.put(LEDGERS, node_id, ledger.without(seen.id).with_commitment(left_by(seen.id), _under_way(status)))
-        write.put(
-            TOMBSTONES, tombstone_id(node_id, seen.id), _owed(status, pace, status.epoch + 1, now, confirmed=True)
-        )
+        if node := view.get(NODES, node_id).record:
+            ledger = view.get(LEDGERS, node_id).record or Ledger(node_id=node_id)
+            write.put(LEDGERS, node_id, ledger.without(seen.id).with_commitment(left_by(seen.id), _under_way(status)))
+            owed = _owed(status, pace_of(node, default_pace), status.epoch + 1, now, confirmed=True)
+            write.put(TOMBSTONES, tombstone_id(node_id, seen.id), owed)
         write.delete(ASSIGNMENTS, seen.id)
         volumes.release(write, view, status, now)
         write.put(STATUSES, seen.id, _homeless(status, why, now))

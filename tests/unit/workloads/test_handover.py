@@ -147,6 +147,29 @@ async def test_F64_a_workload_deleted_while_it_is_stopped_leaves_nothing_behind(
         assert (await records(etcd, LEDGERS))["n-1"].commitments == {}
 
 
+async def test_F64_a_node_removed_while_its_copy_is_given_up_gets_no_ledger() -> None:
+    """By force, between the read and the write: the workload is free, and nothing is kept for a node that is gone."""
+    etcd = MemoryEtcd()
+    async with placer_on(etcd) as (placer, store, _):
+        await running(store, placer, "web", metadata=EXCLUSIVE)
+        seen = await status_of(store)
+        assert await begin_vacate(store, seen, SLOWLY, now=NOW)
+        calls = 0
+
+        async def pause() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:  # the transaction, after what it rests on was read
+                assert await intent.remove_node(store, "n-1", force=True)
+
+        etcd.pause = pause
+        assert await end_vacate(store, seen, SLOWLY, "drained", now=NOW)
+        assert calls > 2
+        assert "n-1" not in await records(etcd, LEDGERS)
+        assert not await records(etcd, TOMBSTONES)
+        assert (await status_of(store)).node_id == ""
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_scenario_D4_two_workers_never_let_more_set_out_than_allowed(data: st.DataObject) -> None:
