@@ -98,7 +98,7 @@ def _difference(  # noqa: PLR0917 - what one comparison rests on
     if known.owed is not None and known.owed.epoch >= report.epoch:
         return None  # it is being removed
     if spec is None:
-        return _finding(report, DriftType.ORPHAN, _ORPHANS[policy], UNKNOWN)
+        return _finding(report, DriftType.ORPHAN, ORPHAN_ACTIONS[policy], UNKNOWN)
     if status is None or status.node_id != node_id:
         residual = spec.desired_state == Desired.DELETED
         action = DriftAction.DELETE_RESIDUAL if residual else DriftAction.DELETE_DUPLICATE
@@ -117,11 +117,12 @@ def _news(spec: WorkloadSpec, status: WorkloadStatus, report: Report) -> Finding
     return None
 
 
-_ORPHANS = {
+ORPHAN_ACTIONS = {
     OrphanPolicy.KEEP: DriftAction.INVESTIGATE,
     OrphanPolicy.ADOPT: DriftAction.ADOPT,
     OrphanPolicy.DELETE: DriftAction.DELETE_UNKNOWN,
 }
+"""What is done about a copy that no record speaks of."""
 
 
 def _missing(node_id: str, workload_id: str, known: Known, now: datetime) -> Finding | None:

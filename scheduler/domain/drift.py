@@ -62,3 +62,15 @@ class DriftRecord(Record):
 def drift_id(node_id: str, workload_id: str, drift_type: str) -> str:
     """Return the id of a finding in its table."""
     return f"{node_id}/{workload_id}/{drift_type}"
+
+
+def event_details(found: DriftRecord, *, resolved: bool) -> dict[str, str]:
+    """Return what an event tells of a finding."""
+    details = {
+        "drift_type": str(found.drift_type),
+        "scheduler_status": found.scheduler_status,
+        "agent_status": found.agent_status,
+        "action": str(found.action),
+        "resolved": str(resolved).lower(),
+    }
+    return {**details, "last_error": found.last_error} if found.last_error and not resolved else details

@@ -13,6 +13,7 @@ from scheduler.convergence.actions import Policy
 from scheduler.convergence.liveness import PulseLog
 from scheduler.leadership.policy import policy_of
 from scheduler.loops.index import FleetIndex
+from scheduler.loops.told import Told
 from scheduler.placement.capacity import Overcommit
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache, Change
@@ -22,6 +23,9 @@ from scheduler.store.placements import Placer
 from scheduler.store.replica_index import ReplicaIndex
 from scheduler.store.store import Store
 from scheduler.store.write import Guard
+
+_MISSED_CYCLES = 3
+"""A finding of drift that is not there for so many cycles is another one when it is there again."""
 
 Guards = Callable[[], Awaitable[Sequence[Guard]]]
 """Returns what each write must compare; raises Fenced when nothing may be written any more."""
@@ -106,12 +110,14 @@ class LoopContext:
     index: FleetIndex = field(init=False)
     replicas: ReplicaIndex = field(init=False)
     gone: Gone = field(init=False)
+    told: Told = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the cache, and let go of the channels of nodes that are gone."""
         self.index = FleetIndex(self.cache)
         self.replicas = ReplicaIndex(self.cache)
         self.gone = Gone(self.cache)
+        self.told = Told(_MISSED_CYCLES * self.settings.drift_interval_seconds)
         self.cache.subscribe(self._drop_gone)
 
     def _drop_gone(self, changes: Sequence[Change]) -> None:

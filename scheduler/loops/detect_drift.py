@@ -9,19 +9,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 
 import structlog
 
 from scheduler.convergence.drift import UNKNOWN, Finding, Known, Quarantine, findings, may_delete
-from scheduler.domain.drift import DriftAction, DriftRecord, DriftType, drift_id
+from scheduler.domain.drift import DriftAction, DriftRecord, DriftType, drift_id, event_details
 from scheduler.domain.errors import AgentRejected, AgentUnreachable, Refused
 from scheduler.domain.event import EventType
 from scheduler.domain.node import Node
 from scheduler.domain.report import Report
 from scheduler.domain.shard import Cycle
+from scheduler.leadership.shards import current_map, members_of
 from scheduler.loops.context import Fence, Guards, LoopContext
 from scheduler.loops.each import each
-from scheduler.store.drifts import basis_of, claim_deletion, id_of, note_error, resolve, resolve_deleted, see
+from scheduler.store.drifts import (
+    after_sighting,
+    basis_of,
+    claim_deletion,
+    id_of,
+    note_error,
+    resolve,
+    resolve_deleted,
+    see,
+)
 from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import record_missing, record_report
 from scheduler.store.tombstones import add_tombstone, tombstone_id
@@ -29,15 +40,17 @@ from scheduler.store.write import Basis, Ref
 
 log = structlog.get_logger(__name__)
 
+MAX_FORGOTTEN = 100
+"""Findings on nodes that are gone, resolved in one cycle of a shard; the rest in the next."""
 _DUPLICATES = (DriftAction.DELETE_DUPLICATE, DriftAction.DELETE_RESIDUAL)
 
 
 async def run(
     ctx: LoopContext,
-    cycle: Cycle,  # noqa: ARG001 - every loop has this form
+    cycle: Cycle,
     nodes: Sequence[str],
     *,
-    unassigned: bool,  # noqa: ARG001
+    unassigned: bool,
     fence: Fence,
 ) -> dict[str, int]:
     """Return how many nodes were compared, how many differences of each kind were found, and what was deleted.
@@ -63,7 +76,38 @@ async def run(
         await _Comparison(ctx, node, asked, reports, known, fence.guards, tally).run()
 
     await each(nodes, ctx.settings.reconcile_concurrency, compare)
+    if unassigned and (orphaned := _of_no_node(ctx, cycle.shard, open_by_node)):
+        await _forget(ctx, orphaned, fence)
     return dict(tally)
+
+
+def _of_no_node(
+    ctx: LoopContext, shard: int, open_by_node: Mapping[str, Mapping[str, DriftRecord]]
+) -> list[DriftRecord]:
+    """Return findings on nodes of the shard that are gone, or whose agent serves another node now."""
+    shards = current_map(ctx.cache)
+    if shards is None or not open_by_node or not ctx.cache.freshness().synced:
+        return []
+    ours = members_of(shard, [n for n in open_by_node if _is_gone(ctx, n)], shards)
+    return list(islice((record for n in ours for record in open_by_node[n].values()), MAX_FORGOTTEN))
+
+
+def _is_gone(ctx: LoopContext, node_id: str) -> bool:
+    node = ctx.cache.get(NODES, node_id).record
+    if node is None:
+        return True
+    if node.is_ready or not node.agent_endpoint:
+        return False
+    others = (stored.record for stored in ctx.cache.all(NODES).values())
+    return any(other and other.is_ready and other.agent_endpoint == node.agent_endpoint for other in others)
+
+
+async def _forget(ctx: LoopContext, orphaned: Sequence[DriftRecord], fence: Fence) -> None:
+    for record in orphaned:
+        node = Ref(NODES, record.node_id)
+        basis = Basis({node: ctx.cache.get(NODES, record.node_id).mod_revision})
+        if await resolve(ctx.store, record, basis=basis, guards=await fence.guards()):
+            tell(ctx, record, resolved=True)
 
 
 def _open_findings(ctx: LoopContext) -> dict[str, dict[str, DriftRecord]]:
@@ -146,7 +190,8 @@ class _Comparison:
             if identifier in now_open or self._asked.was_before(record.node_id, record.workload_id):
                 continue
             basis = basis_of(self._ctx.cache, record.node_id, record.workload_id)
-            await resolve(self._ctx.store, record, basis=basis, guards=await self._guards())
+            if await resolve(self._ctx.store, record, basis=basis, guards=await self._guards()):
+                tell(self._ctx, record, resolved=True)
 
     def _known(self) -> dict[str, Known]:
         cache, node_id = self._ctx.cache, self._node.node_id
@@ -174,7 +219,8 @@ class _Comparison:
         else:
             report = self._reports[workload_id]
             await record_report(ctx.store, node_id, report, now=now, guards=held, seen_revision=seen)
-        self._tell(one, resolved=True)
+        if ctx.told.is_news((node_id, workload_id, one.kind, one.action), now):
+            tell(ctx, after_sighting(None, node_id, one, now, 1), resolved=True)
         ctx.wake(workload_id, node_id)
 
     async def _see(self, one: Finding) -> DriftRecord | None:
@@ -183,7 +229,7 @@ class _Comparison:
         known = self._before.get(drift_id(self._node.node_id, one.workload_id, one.kind))
         if known and known.sightings >= counts_to and (known.action, known.epoch) == (one.action, one.epoch):
             return known
-        record = await see(
+        sighting = await see(
             self._ctx.store,
             self._node.node_id,
             one,
@@ -192,11 +238,11 @@ class _Comparison:
             counts_to=counts_to,
             guards=await self._guards(),
         )
-        # Of copies of our own agents a front has made the first sighting, and told nobody.
-        seen_by_front = known is not None and known.sightings == 1 and self._node.reports_epochs
-        if record and (known is None or seen_by_front):
-            self._tell(one, resolved=False)
-        return record
+        if sighting is None:
+            return None
+        if sighting.is_news:
+            tell(self._ctx, sighting.record, resolved=False)
+        return sighting.record
 
     def _is_trusted(self) -> bool:
         """Whether the node is this cluster's, and what is known here is whole: else nothing is deleted."""
@@ -222,23 +268,20 @@ class _Comparison:
         try:
             removed = await ctx.agents.delete(self._node, workload_id, epoch=record.epoch)
         except (AgentUnreachable, AgentRejected) as error:
-            await note_error(ctx.store, id_of(record), str(error)[:512], guards=held)
+            said = str(error)[:512]
+            if await note_error(ctx.store, id_of(record), said, guards=held):
+                tell(ctx, claimed.replace(last_error=said), resolved=False)
             return
         if removed:
             await resolve_deleted(ctx.store, claimed, guards=held)
             self._tally["deleted"] += 1
             log.warning("a copy that no record speaks of was removed", node=node_id, workload=workload_id)
-            details = {"drift_type": record.drift_type, "action": record.action, "resolved": "true"}
-            ctx.emit(EventType.DRIFT_DETECTED, workload_id=workload_id, node_id=node_id, details=details)
+            tell(ctx, claimed, resolved=True)
 
-    def _tell(self, one: Finding, *, resolved: bool) -> None:
-        details = {
-            "drift_type": str(one.kind),
-            "scheduler_status": one.scheduler_status,
-            "agent_status": one.agent_status,
-            "action": str(one.action),
-            "resolved": str(resolved).lower(),
-        }
-        self._ctx.emit(
-            EventType.DRIFT_DETECTED, workload_id=one.workload_id, node_id=self._node.node_id, details=details
-        )
+
+def tell(ctx: LoopContext, found: DriftRecord, *, resolved: bool) -> None:
+    """Tell of a finding that is open, or was resolved."""
+    details = event_details(found, resolved=resolved)
+    if not resolved:
+        log.warning("a node differs from the records", node=found.node_id, workload=found.workload_id, **details)
+    ctx.emit(EventType.DRIFT_DETECTED, workload_id=found.workload_id, node_id=found.node_id, details=details)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -49,6 +50,14 @@ def _grounds(node_id: str, workload_id: str) -> tuple[Ref[Any], ...]:
     return Ref(SPECS, workload_id), Ref(STATUSES, workload_id), owed
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A finding after a sighting, and whether that is news: it was opened, is another copy, or is to be treated anew."""
+
+    record: DriftRecord
+    is_news: bool
+
+
 async def see(
     store: Store,
     node_id: str,
@@ -58,7 +67,7 @@ async def see(
     now: datetime,
     counts_to: int,
     guards: Sequence[Guard] = (),
-) -> DriftRecord | None:
+) -> Sighting | None:
     """Record a sighting; one that is known with all that counts writes nothing.
 
     basis: what the finding rests on. Return the finding as it is now; None, and nothing is written, when
@@ -66,12 +75,13 @@ async def see(
     """
     identifier = drift_id(node_id, found.workload_id, found.kind)
 
-    def decide(view: View) -> Write[DriftRecord | None]:
+    def decide(view: View) -> Write[Sighting | None]:
         if not basis.holds(view) or view.get(NODES, node_id).record is None:
             return Write(None)
         known = view.get(DRIFTS, identifier).record
         after = after_sighting(known, node_id, found, now, counts_to)
-        write: Write[DriftRecord | None] = Write(after)
+        is_news = known is None or (known.action, known.epoch) != (after.action, after.epoch)
+        write: Write[Sighting | None] = Write(Sighting(after, is_news))
         if after != known:
             write.put(DRIFTS, identifier, after)
         return write
@@ -168,14 +178,15 @@ async def resolve_deleted(store: Store, seen: DriftRecord, *, guards: Sequence[G
     return await store.transact([Ref(DRIFTS, identifier)], decide, guards=guards)
 
 
-async def note_error(store: Store, identifier: str, error: str, *, guards: Sequence[Guard] = ()) -> None:
-    """Record why a finding could not be resolved, unless that is recorded."""
+async def note_error(store: Store, identifier: str, error: str, *, guards: Sequence[Guard] = ()) -> bool:
+    """Record why a finding could not be resolved; return whether that is news."""
 
-    def decide(view: View) -> Write[None]:
+    def decide(view: View) -> Write[bool]:
         known = view.get(DRIFTS, identifier).record
-        write: Write[None] = Write(None)
+        write = Write(result=False)
         if known is not None and known.last_error != error:
+            write.result = True
             write.put(DRIFTS, identifier, known.replace(last_error=error))
         return write
 
-    await store.transact([Ref(DRIFTS, identifier)], decide, guards=guards)
+    return await store.transact([Ref(DRIFTS, identifier)], decide, guards=guards)

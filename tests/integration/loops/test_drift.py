@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
+from scheduler.domain.drift import OrphanPolicy
 from scheduler.domain.errors import StoreUnavailable
 from scheduler.domain.report import Report
 from scheduler.domain.shard import ClusterRecord
 from scheduler.domain.workload import WorkloadSpec
 from scheduler.pb import agent_pb2
+from scheduler.store.intent import remove_node
 from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, SPECS, STATUSES
+from scheduler.store.nodes import register, set_health
 from scheduler.store.workloads import apply_spec, finalize_delete
 from scheduler.store.write import Ref, Write
 from tests.support.fake_agent import RUNNING, FakeAgent
@@ -233,6 +237,72 @@ async def test_F36_sightings_begin_anew_after_a_time_in_which_the_copy_had_a_rec
         await cycles(fleet, 2, apart=1000)
         assert "stranger" in fake.copies
         await cycles(fleet, 1, apart=1000)
+        assert "stranger" not in fake.copies
+
+
+async def test_F43_findings_of_a_node_that_is_removed_go_in_the_next_cycle() -> None:
+    """For no write when there are none; told once."""
+    async with world() as fleet:
+        await with_stranger(fleet)
+        await cycles(fleet, 1)
+        assert await remove_node(fleet.store, "n-1", force=True)
+        fleet.events.clear()
+        await cycles(fleet, 1)
+        assert not await fleet.exists(DRIFTS, FINDING)
+        assert [(w, n) for kind, w, n in fleet.events if kind == "DriftDetected"] == [("stranger", "n-1")]
+        revision = fleet.store.last_revision
+        await cycles(fleet, 2)
+        assert fleet.store.last_revision == revision
+
+
+async def test_F43_findings_go_when_the_agent_registers_under_another_id() -> None:
+    """And stay while their node is only silent."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 1)
+        await set_health(fleet.store, "n-1", "NotReady", "silent", "monitor", now=fleet.clock())
+        await cycles(fleet, 1)
+        assert await fleet.exists(DRIFTS, FINDING)
+        await register(fleet.store, fake.node(node_id="n-9"), now=fleet.clock())
+        await cycles(fleet, 1)
+        assert not await fleet.exists(DRIFTS, FINDING)
+
+
+async def test_F42_a_mend_that_comes_back_in_every_cycle_is_told_of_once() -> None:
+    """The agent says an old revision again and again, whatever it is sent."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        del fake.copies["stranger"]
+        for _ in range(4):
+            fake.copies["web"].revision_id = "old"
+            await cycles(fleet, 1)
+            await fleet.cycle()
+        assert [w for kind, w, _ in fleet.events if kind == "DriftDetected"] == ["web"]
+        await cycles(fleet, 5)
+        fake.copies["web"].revision_id = "old"
+        await cycles(fleet, 1)
+        assert [w for kind, w, _ in fleet.events if kind == "DriftDetected"] == ["web", "web"]
+
+
+async def test_F42_a_finding_is_told_of_again_when_its_policy_or_outcome_changes_and_when_it_is_resolved() -> None:
+    """Kept, to be deleted, refused by the agent (each time, told once), gone."""
+    async with world() as fleet:
+        fake = await with_stranger(fleet)
+        await cycles(fleet, 5)
+
+        def told() -> int:
+            return sum(kind == "DriftDetected" for kind, _, _ in fleet.events)
+
+        assert told() == 1
+        settings = fleet.ctx.settings
+        fleet.ctx.settings = settings.model_copy(update=DELETE | {"drift_orphan_policy": OrphanPolicy.DELETE})
+        fake.refuse_only["DeleteWorkload"] = (grpc.StatusCode.INTERNAL, "busy")
+        await cycles(fleet, 4)
+        assert told() == 3
+        assert (await fleet.store.get(DRIFTS, FINDING)).record.last_error  # type: ignore[union-attr]
+        fake.refuse_only.clear()
+        await cycles(fleet, 3)
+        assert told() == 4
         assert "stranger" not in fake.copies
 
 
