@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import structlog
+
 from scheduler.convergence.mode import Mode
+from scheduler.domain.drift import DriftRecord, event_details
 from scheduler.domain.errors import NotFound
 from scheduler.domain.event import EventType
 from scheduler.domain.ids import check_id
@@ -37,6 +40,8 @@ from scheduler.telemetry.spare_pulses import WRITES_PER_LEASE
 LOOK_UPS = 64
 """Nodes that the cache does not know, looked up in etcd at a time."""
 DRAIN_SECONDS = 0.8
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -94,7 +99,16 @@ class Heartbeats:
             is_heard=self._is_heard,
             may_write=lambda: parts.modes.mode is not Mode.RECOVERY,
             on_ready=lambda node_id: parts.events.emit(EventType.NODE_READY, node_id=node_id, reason="heard again"),
+            on_stranger=self._tell_of_stranger,
+            orphan_policy=parts.settings.drift_orphan_policy,
             on_result=lambda result: parts.metrics.heartbeat_changes.labels(result).inc(),
+        )
+
+    def _tell_of_stranger(self, found: DriftRecord) -> None:
+        details = event_details(found, resolved=False)
+        _log.warning("a node has an unknown copy", node=found.node_id, workload=found.workload_id, **details)
+        self._parts.events.emit(
+            EventType.DRIFT_DETECTED, workload_id=found.workload_id, node_id=found.node_id, details=details
         )
 
     async def _metered(self, samples: Sequence[Usage]) -> None:

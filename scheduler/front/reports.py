@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from scheduler.convergence.drift import UNKNOWN, Finding
-from scheduler.domain.drift import DriftAction, DriftType, drift_id
+from scheduler.convergence.drift import ORPHAN_ACTIONS, UNKNOWN, Finding
+from scheduler.domain.drift import DriftRecord, DriftType, OrphanPolicy, drift_id
 from scheduler.domain.errors import InvalidInput, StoreUnavailable
 from scheduler.domain.ids import check_id
 from scheduler.domain.node import Health, Node
@@ -102,6 +102,8 @@ class Reports:
         is_heard: Callable[[str], bool],
         may_write: Callable[[], bool] = lambda: True,
         on_ready: Callable[[str], None] = lambda _node_id: None,
+        on_stranger: Callable[[DriftRecord], None] = lambda _found: None,
+        orphan_policy: OrphanPolicy = OrphanPolicy.KEEP,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Take what to compare with and to write to; is_heard says whether a node was heard within its lease."""
@@ -114,6 +116,8 @@ class Reports:
         self._is_heard = is_heard
         self._may_write = may_write
         self._on_ready = on_ready
+        self._on_stranger = on_stranger
+        self._orphan_policy = orphan_policy
         self.pump: Pump[Change] = Pump(self._write, in_flight=IN_FLIGHT, capacity=CAPACITY, on_result=on_result)
 
     @property
@@ -201,8 +205,12 @@ class Reports:
 
     async def _write_stranger(self, node_id: str, change: Stranger) -> None:
         workload_id = change.workload_id
-        found = Finding(workload_id, DriftType.ORPHAN, DriftAction.INVESTIGATE, UNKNOWN, change.state, change.epoch)
-        await see(self._store, node_id, found, basis=absent(node_id, workload_id), now=self._now(), counts_to=1)
+        action = ORPHAN_ACTIONS[self._orphan_policy]
+        found = Finding(workload_id, DriftType.ORPHAN, action, UNKNOWN, change.state, change.epoch)
+        basis = absent(node_id, workload_id)
+        sighting = await see(self._store, node_id, found, basis=basis, now=self._now(), counts_to=1)
+        if sighting and sighting.is_news:
+            self._on_stranger(sighting.record)
 
     async def _write(self, key: Key, change: Change) -> None:
         if not self._may_write():

@@ -13,6 +13,7 @@ from scheduler.pb import fleetbeat_pb2
 from scheduler.store.keys import STATUSES, TOMBSTONES
 from scheduler.store.kv import EtcdApi
 from scheduler.store.memory import MemoryEtcd, Mishap
+from scheduler.store.workloads import finalize_delete, mark_deleted
 from tests.support.counting import CountingEtcd
 from tests.support.fronts import Heartbeat, Rig, eventually, front_on, refused, status
 
@@ -312,6 +313,32 @@ async def test_F36_F43_a_copy_that_nobody_knows_opens_one_finding() -> None:
         assert not (await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="n2"))).drifts
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "node_id"):
             await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest(node_id="a/b"))
+
+
+async def test_F36_F42_the_front_tells_of_an_unknown_copy_that_it_finds() -> None:
+    """Once, whatever the number of sightings that a deletion needs: no drift cycle has to come."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    async with front_on() as rig:
+        rig.parts.events.emit = lambda kind, **about: told.append((str(kind), about))  # type: ignore[method-assign]
+        await rig.register("n1")
+        for _ in range(3):
+            await beat(rig, status("stranger", "Running", epoch=3), full=True)
+        ((_, about),) = [one for one in told if one[0] == "DriftDetected"]
+        assert (about["workload_id"], about["node_id"]) == ("stranger", "n1")
+        assert (about["details"]["resolved"], about["details"]["action"]) == ("false", "operator_investigation")
+
+
+async def test_F36_a_roster_older_than_a_removal_opens_no_finding() -> None:
+    """It was made up before the copy was removed, and arrives after the records went; the next one is asked for."""
+    async with front_on() as rig:
+        await rig.register()
+        epoch, revision = await running(rig)
+        await mark_deleted(rig.parts.store, "web", now=rig.parts.now())
+        assert await finalize_delete(rig.parts.store, "web", tombstone=False, now=rig.parts.now())
+        await rig.parts.cache.wait_revision(rig.parts.store.last_revision, 5)
+        answer = await beat(rig, status("web", "Running", epoch=epoch, revision=revision), full=True)
+        assert answer.send_full
+        assert not (await rig.fleet.ListDrifts(fleetbeat_pb2.ListDriftsRequest())).drifts
 
 
 async def test_scenario_O3_a_restarted_agents_work_is_listed_before_it_confirms_it() -> None:
