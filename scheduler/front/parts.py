@@ -45,8 +45,8 @@ TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHA
 """What the front's cache must mirror."""
 
 
-class LogSource(Protocol):
-    """Reads the output of a workload from its node; `scheduler.agents` has the real one."""
+class AgentCalls(Protocol):
+    """What a front asks of agents; `scheduler.agents` has the real one."""
 
     @property
     def open_channels(self) -> int:
@@ -55,6 +55,10 @@ class LogSource(Protocol):
 
     def logs(self, node: Node, workload_id: str, *, tail_bytes: int, follow: bool) -> AsyncIterator[bytes]:
         """Yield the end of the output, then what is added if `follow`. Raises AgentUnreachable, AgentRejected."""
+        ...
+
+    async def delete(self, node: Node, workload_id: str, *, epoch: int) -> bool:
+        """Remove every copy up to this epoch; return whether it is gone. Raises AgentUnreachable, AgentRejected."""
         ...
 
 
@@ -100,7 +104,7 @@ class FrontParts:
     cache: Cache
     """Mirrors TABLES."""
     placer: Places
-    agents: LogSource
+    agents: AgentCalls
     pulses: Pulses
     events: Events
     metrics: Metrics

@@ -24,6 +24,7 @@ from scheduler.leadership.shards import current_map, members_of
 from scheduler.loops.context import Fence, Guards, LoopContext
 from scheduler.loops.each import each
 from scheduler.store.drifts import (
+    MAX_ERROR,
     after_sighting,
     basis_of,
     claim_deletion,
@@ -268,7 +269,7 @@ class _Comparison:
         try:
             removed = await ctx.agents.delete(self._node, workload_id, epoch=record.epoch)
         except (AgentUnreachable, AgentRejected) as error:
-            said = str(error)[:512]
+            said = str(error)[:MAX_ERROR]
             if await note_error(ctx.store, id_of(record), said, guards=held):
                 tell(ctx, claimed.replace(last_error=said), resolved=False)
             return

@@ -1150,12 +1150,15 @@ class ListDriftsRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     page_token: _builtins.str
     node_id: _builtins.str
     """blank: of all nodes"""
     workload_id: _builtins.str
     """blank: of all workloads"""
+    type: _builtins.str
+    """orphan_on_agent, …; blank: of all types"""
     def __init__(
         self,
         *,
@@ -1163,10 +1166,11 @@ class ListDriftsRequest(_message.Message):
         page_token: _builtins.str = ...,
         node_id: _builtins.str = ...,
         workload_id: _builtins.str = ...,
+        type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "page_size", b"page_size", "page_token", b"page_token", "workload_id", b"workload_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "page_size", b"page_size", "page_token", b"page_token", "type", b"type", "workload_id", b"workload_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1244,3 +1248,51 @@ class Drift(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Drift: _TypeAlias = Drift  # noqa: Y015
+
+@_typing.final
+class DeleteUnknownRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    WORKLOAD_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    workload_id: _builtins.str
+    reason: _builtins.str
+    """who wants it, and why; at most 256 characters, shown in the event"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        workload_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "workload_id", b"workload_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUnknownRequest: _TypeAlias = DeleteUnknownRequest  # noqa: Y015
+
+@_typing.final
+class DeleteUnknownResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRIFT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def drift(self) -> Global___Drift:
+        """the finding that is resolved with it"""
+
+    def __init__(
+        self,
+        *,
+        drift: Global___Drift | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drift", b"drift"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drift", b"drift"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteUnknownResponse: _TypeAlias = DeleteUnknownResponse  # noqa: Y015

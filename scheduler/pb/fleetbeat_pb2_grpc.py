@@ -115,6 +115,11 @@ class FleetStub:
                 request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.SerializeToString,
                 response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.FromString,
                 _registered_method=True)
+        self.DeleteUnknown = channel.unary_unary(
+                '/fleetbeat.v1.Fleet/DeleteUnknown',
+                request_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownRequest.SerializeToString,
+                response_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownResponse.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -233,6 +238,13 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteUnknown(self, request, context):
+        """Remove a copy that no record speaks of from its node, as an open finding says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -315,6 +327,11 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.ListDrifts,
                     request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.FromString,
                     response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.SerializeToString,
+            ),
+            'DeleteUnknown': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUnknown,
+                    request_deserializer=scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownRequest.FromString,
+                    response_serializer=scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -750,6 +767,33 @@ class Fleet:
             '/fleetbeat.v1.Fleet/ListDrifts',
             scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsRequest.SerializeToString,
             scheduler_dot_pb_dot_fleetbeat__pb2.ListDriftsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUnknown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetbeat.v1.Fleet/DeleteUnknown',
+            scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownRequest.SerializeToString,
+            scheduler_dot_pb_dot_fleetbeat__pb2.DeleteUnknownResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -67,6 +67,8 @@ class FleetStub:
     """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
     ListDrifts: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListDriftsRequest, _fleetbeat_pb2.ListDriftsResponse]
     """Pages of open findings of drift, ordered by node, workload and type."""
+    DeleteUnknown: _grpc.UnaryUnaryMultiCallable[_fleetbeat_pb2.DeleteUnknownRequest, _fleetbeat_pb2.DeleteUnknownResponse]
+    """Remove a copy that no record speaks of from its node, as an open finding says."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -105,6 +107,8 @@ class FleetAsyncStub(FleetStub):
     """Leave recovery without a backup: an operator vouches that an emptied etcd is to be used as it is."""
     ListDrifts: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.ListDriftsRequest, _fleetbeat_pb2.ListDriftsResponse]  # type: ignore[assignment]
     """Pages of open findings of drift, ordered by node, workload and type."""
+    DeleteUnknown: _aio.UnaryUnaryMultiCallable[_fleetbeat_pb2.DeleteUnknownRequest, _fleetbeat_pb2.DeleteUnknownResponse]  # type: ignore[assignment]
+    """Remove a copy that no record speaks of from its node, as an open finding says."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     """Served by every front."""
@@ -236,6 +240,14 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleetbeat_pb2.ListDriftsResponse, _abc.Awaitable[_fleetbeat_pb2.ListDriftsResponse]]:
         """Pages of open findings of drift, ordered by node, workload and type."""
+
+    @_abc_1.abstractmethod
+    def DeleteUnknown(
+        self,
+        request: _fleetbeat_pb2.DeleteUnknownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleetbeat_pb2.DeleteUnknownResponse, _abc.Awaitable[_fleetbeat_pb2.DeleteUnknownResponse]]:
+        """Remove a copy that no record speaks of from its node, as an open finding says."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -23,6 +23,8 @@ def id_of(found: DriftRecord) -> str:
     return drift_id(found.node_id, found.workload_id, found.drift_type)
 
 
+MAX_ERROR = 512
+"""Characters of an agent's error that a finding keeps."""
 MAX_NAMED = 64
 """Findings about one workload that one transaction resolves; more nodes than that do not keep a copy of it."""
 
@@ -52,7 +54,7 @@ def _grounds(node_id: str, workload_id: str) -> tuple[Ref[Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A finding after a sighting, and whether that is news: it was opened, is another copy, or is to be treated anew."""
+    """A finding after a sighting, and whether that is news: opened, of another copy, or to be treated anew."""
 
     record: DriftRecord
     is_news: bool

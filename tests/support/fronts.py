@@ -52,6 +52,9 @@ class FakeAgents:
         self.error: Exception | None = None
         self.asked: list[tuple[str, str, int, bool]] = []
         self.go_on = asyncio.Event()
+        self.deleted: list[tuple[str, str, int]] = []
+        self.deletes = True
+        """Whether a copy is gone by the time a delete is answered."""
 
     async def logs(self, node: Node, workload_id: str, *, tail_bytes: int, follow: bool) -> AsyncIterator[bytes]:
         """Yield the output; with follow, wait for more."""
@@ -62,6 +65,13 @@ class FakeAgents:
             raise self.error
         if follow:
             await self.go_on.wait()
+
+    async def delete(self, node: Node, workload_id: str, *, epoch: int) -> bool:
+        """Note the order."""
+        self.deleted.append((node.node_id, workload_id, epoch))
+        if self.error:
+            raise self.error
+        return self.deletes
 
 
 @dataclass
