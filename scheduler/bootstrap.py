@@ -27,7 +27,7 @@ from scheduler.queues.app import make_app
 from scheduler.queues.publish import Publisher, WakeUps
 from scheduler.settings import Settings
 from scheduler.store.cache import Cache, Change
-from scheduler.store.cluster import ensure_shard_map, join_cluster
+from scheduler.store.cluster import ensure_shard_map, join_cluster, refuse_another
 from scheduler.store.endpoints import TlsFiles
 from scheduler.store.etcd import Etcd
 from scheduler.store.keys import CLUSTER, SHARD_MAP, Table
@@ -102,6 +102,7 @@ async def open_beat(settings: Settings) -> BeatParts:
     """Open what a beat stands for election with; what it writes is counted. Raises StoreUnavailable, WrongCluster."""
     async with AsyncExitStack() as stack:
         parts = await _open_store(settings, stack, (SHARD_MAP,))
+        refuse_another(parts.store, parts.cache, parts.cluster_id)
         _share(Metrics(process=False), parts, _closing(stack, make_redis(settings)), stack)
         parts.stack = stack.pop_all()
         return parts
@@ -111,6 +112,7 @@ async def open_worker(settings: Settings) -> WorkerParts:
     """Open what tasks need. Raises StoreUnavailable, WrongCluster."""
     async with AsyncExitStack() as stack:
         base = await _open_store(settings, stack, TABLES)
+        refuse_another(base.store, base.cache, base.cluster_id)
         redis = _closing(stack, make_redis(settings))
         metrics = Metrics()
         events = _open_events(settings, base, redis, metrics, stack)

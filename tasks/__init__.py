@@ -8,6 +8,7 @@ loop, return a few words.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -78,6 +79,11 @@ def _begin_lines(kwargs: dict[str, Any] | None = None, **_signal: Any) -> None:
 @signals.task_postrun.connect
 def _end_lines(**_signal: Any) -> None:
     unbind_contextvars(*_ABOUT.values())
+
+
+@signals.worker_init.connect
+def _listen_to_children(**_signal: Any) -> None:
+    signal.signal(runtime.END_SIGNAL, runtime.end_worker)
 
 
 @signals.worker_process_init.connect

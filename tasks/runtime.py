@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.worker import state
 from opentelemetry.trace import SpanKind
 from structlog.contextvars import bound_contextvars
 
-from scheduler.domain.errors import StoreUnavailable
+from scheduler.domain.errors import StoreUnavailable, WrongCluster
 from scheduler.queues.loop_thread import LoopThread
 from scheduler.queues.messages import CycleMessage, Message, WorkloadMessage
 from scheduler.queues.publish import Publisher
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
     from scheduler.bootstrap import WorkerParts
 
 _CLOSE_SECONDS = 5.0
-_seldom = Seldom(logging.getLogger(__name__))
+_LAST_RESORT_SECONDS = 10.0
+EXIT_CODE = 70  # EX_SOFTWARE
+END_SIGNAL = signal.SIGUSR2
+"""By which a child of the pool asks for the end of the whole worker."""
+_log = logging.getLogger(__name__)
+_seldom = Seldom(_log)
 _lock = threading.Lock()
 _runtimes: dict[int, Runtime] = {}
 
@@ -48,9 +55,15 @@ class Runtime:
         self._thread = LoopThread("tasks")
         self._opening = asyncio.Lock()
         self._parts: WorkerParts | None = None
+        self._in_pool = False
+        """Whether this process is a child of the worker's pool; with threads it is the worker itself."""
 
     def warm_up(self) -> None:
-        """Begin to open what tasks need, so that the first one need not wait: it may take seconds."""
+        """Begin to open what tasks need, so that the first one need not wait: it may take seconds.
+
+        Called in the children of a pool.
+        """
+        self._in_pool = True
         self._thread.start(self._warm_up())
 
     def open_cycle(self, message: CycleMessage) -> str:
@@ -105,7 +118,18 @@ class Runtime:
         async with self._opening, asyncio.timeout(self._settings.cycle_time_limit_seconds):
             if self._parts is None:
                 self._parts = await open_parts(self._settings)
+                self._parts.store.on_refused = self._end_worker
+                if self._parts.store.refused:
+                    self._end_worker(self._parts.store.refused)
             return self._parts
+
+    def _end_worker(self, why: WrongCluster) -> None:
+        """End the whole worker with an exit code that is not 0: a child of the pool would only be replaced."""
+        _log.critical("the worker ends: %s", why)
+        if self._in_pool:
+            os.kill(os.getppid(), END_SIGNAL)
+        else:
+            end_worker()
 
     async def _close(self) -> None:
         if self._parts is not None:
@@ -121,6 +145,14 @@ async def open_parts(settings: Settings) -> WorkerParts:
     from scheduler.bootstrap import open_worker  # noqa: PLC0415 - the worker's main process needs none of this
 
     return await open_worker(settings)
+
+
+def end_worker(*_signal: object) -> None:
+    """End this worker in good order, but with an exit code that is not 0, and at last in any order."""
+    state.should_stop = EXIT_CODE
+    last_resort = threading.Timer(_LAST_RESORT_SECONDS, os._exit, [EXIT_CODE])
+    last_resort.daemon = True
+    last_resort.start()
 
 
 def of_this_process(app: Celery, settings: Settings) -> Runtime:

@@ -16,7 +16,7 @@ from typing import Any
 from celery.beat import Scheduler
 
 from beat_schedule import SCHEDULE, Periodic
-from scheduler.domain.errors import StoreUnavailable
+from scheduler.domain.errors import StoreUnavailable, WrongCluster
 from scheduler.leadership.candidate import BeatParts, Candidate
 from scheduler.leadership.election import Leadership
 from scheduler.leadership.grid import Grid
@@ -62,7 +62,8 @@ class ElectedScheduler(Scheduler):
         if candidate is None:
             return TICK_SECONDS
         if candidate.refused:
-            raise SystemExit(f"beat cannot run: {candidate.refused}")
+            # Celery takes a SystemExit for a planned stop, with exit code 0.
+            raise WrongCluster(f"beat cannot run: {candidate.refused}")
         candidate.wait(self._act(candidate))
         return 0.0
 

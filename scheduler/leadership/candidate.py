@@ -84,7 +84,7 @@ class Candidate:
 
     def leadership(self) -> Leadership | None:
         """Return the present term, None when this process does not surely lead."""
-        return self._election.leadership() if self._election else None
+        return self._election.leadership() if self._election and not self.refused else None
 
     def shards(self) -> ShardMap | None:
         """Return the shard map as the watch last told it."""
@@ -130,12 +130,15 @@ class Candidate:
             try:
                 self._parts = await self._open_parts(self._settings)
             except WrongCluster as error:
-                self.refused = error
-                self._changes.put(None)
+                self._refuse(error)
                 return
             except StoreUnavailable as error:
                 log.warning("beat waits for etcd", error=str(error))
                 await asyncio.sleep(_OPEN_AGAIN_SECONDS)
+        self._parts.store.on_refused = self._refuse
+        if self._parts.store.refused:
+            self._refuse(self._parts.store.refused)
+            return
         self._election = Election(
             self._parts.etcd,
             instance_id=self.instance_id,
@@ -144,6 +147,10 @@ class Candidate:
             on_put=partial(self._parts.store.wrote, LEADER_PREFIX),
         )
         self._election.start()
+
+    def _refuse(self, why: WrongCluster) -> None:
+        self.refused = why
+        self._changes.put(None)
 
     async def _resign(self) -> None:
         if self._election:

@@ -256,7 +256,10 @@ class Cache:
         if not self.mirrors(CLUSTER):
             return
         found, _ = await self._etcd.get(CLUSTER.key(CLUSTER_ID))
-        if (found.mod_revision if found else 0) != self.get(CLUSTER, CLUSTER_ID).mod_revision:
+        known = self.get(CLUSTER, CLUSTER_ID)
+        # In another etcd the record may be at the same revision: both were put first.
+        now = decode(CLUSTER, CLUSTER_ID, found)
+        if (now.mod_revision, now.record) != (known.mod_revision, known.record):
             raise Compacted("the record of the cluster is another: etcd may have been wiped or restored")
 
     def _apply(self, batch: Batch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from scheduler.domain.errors import StoreUnavailable, WrongCluster
 from scheduler.domain.shard import ClusterRecord, RestoreRecord, ShardMap
+from scheduler.store.cache import Cache, Change
 from scheduler.store.keys import CLUSTER, CLUSTER_ID, RESTORE, RESTORE_ID, SHARD_MAP, SHARD_MAP_ID
 from scheduler.store.store import Store
 from scheduler.store.write import Ref, View, Write
@@ -48,6 +50,23 @@ async def join_cluster(store: Store, expected_id: str = "") -> ClusterRecord:
         )
     store.epoch_base = cluster.epoch_base
     return cluster
+
+
+def refuse_another(store: Store, cache: Cache, cluster_id: str) -> None:
+    """Have the store refuse everything once its etcd turns out to hold another cluster than this one."""
+
+    def take(changes: Sequence[Change]) -> None:
+        for change in changes:
+            found = change.after.record if change.table is CLUSTER else None
+            if found is not None and found.cluster_id != cluster_id:
+                store.refuse(
+                    WrongCluster(
+                        f"etcd holds cluster {found.cluster_id} now, this process was started for {cluster_id}; "
+                        "it ends, to be started anew"
+                    )
+                )
+
+    cache.subscribe(take)
 
 
 def restoring_text(restoring: RestoreRecord) -> str:

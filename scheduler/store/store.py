@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from scheduler.domain.errors import Conflict
+from scheduler.domain.errors import Conflict, WrongCluster
 from scheduler.domain.record import Record
 from scheduler.store.cache import Cache
 from scheduler.store.keys import Table
@@ -33,6 +33,9 @@ class Store:
         """Of the cache, when the last revision was noted: in a store that was set back it means nothing."""
         self.epoch_base = 0
         """Of the cluster that this etcd holds; decisions find it in their view."""
+        self.refused: WrongCluster | None = None
+        """Set once this etcd turned out to hold another cluster: nothing is read or written any more."""
+        self.on_refused: Callable[[WrongCluster], None] = lambda _why: None
         self.writes: Counter[str] = Counter()
         """Keys written, by table prefix."""
         self.conflicts: Counter[str] = Counter()
@@ -52,8 +55,19 @@ class Store:
         self._last_revision = max(self.last_revision, revision)
         self._rewinds = self.cache.rewinds if self.cache else 0
 
+    def refuse(self, why: WrongCluster) -> None:
+        """Read and write nothing from now on: every call raises this."""
+        if self.refused is None:
+            self.refused = why
+            self.on_refused(why)
+
+    def _check(self) -> None:
+        if self.refused:
+            raise WrongCluster(str(self.refused))
+
     async def read(self, refs: Sequence[Ref[Any]]) -> View:
-        """Read records, all at one revision, linearizably. Raises StoreUnavailable, CorruptRecord."""
+        """Read records, all at one revision, linearizably. Raises StoreUnavailable, CorruptRecord, WrongCluster."""
+        self._check()
         refs = tuple(dict.fromkeys(refs))
         found, revision = await self.etcd.get_many([ref.key for ref in refs])
         return view_of(refs, found, revision)
@@ -102,6 +116,7 @@ class Store:
         *,
         from_cache: bool,
     ) -> R:
+        self._check()
         refs = tuple(dict.fromkeys(refs))
         _check_size(len(refs) + len(guards))
         cached = self.cache.view(refs) if from_cache and self.cache else None
@@ -110,6 +125,7 @@ class Store:
             self._count_conflict(refs, before, after)
 
         def based(view: View) -> Write[R]:
+            self._check()
             view.epoch_base = self.epoch_base
             return decide(view)
 

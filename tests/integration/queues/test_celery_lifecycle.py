@@ -18,8 +18,8 @@ import psutil
 import pytest
 import redis
 
-from scheduler.domain.shard import ShardMap
-from scheduler.store.keys import SHARD_MAP, SHARD_MAP_ID
+from scheduler.domain.shard import ClusterRecord, ShardMap
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, SHARD_MAP, SHARD_MAP_ID
 from tests.support import servers
 from tests.support.celery_processes import Bench, Process, a_cycle, bench, wait_for
 from tests.support.etcd_cli import put, put_nodes
@@ -55,6 +55,27 @@ def test_the_real_worker_is_ready_without_flags(table: Bench) -> None:
     worker.says("succeeded in")
     assert re.search(r"tasks\.reconcile\[.*\] succeeded in .*: 'ok", worker.text())
     assert worker.terminate() == 0
+
+
+@pytest.mark.parametrize("pool", [(), ("-P", "threads")], ids=["prefork", "threads"])
+def test_a_worker_ends_when_its_etcd_becomes_another_cluster(table: Bench, pool: tuple[str, ...]) -> None:
+    """Whatever its pool: at once, with a message that names both, and an exit code that is not 0."""
+    worker = table.celery("worker", "-Q", "shard-0", *pool, app="tasks")
+    worker.says("ready.")
+    table.publisher.send([a_cycle(1)])
+    worker.says("succeeded in")
+    put(table.etcd, table.prefix, CLUSTER, CLUSTER_ID, ClusterRecord(cluster_id="another"))
+    assert worker.wait() == 70
+    assert "etcd holds cluster another now, this process was started for" in worker.text()
+
+
+def test_a_beat_ends_when_its_etcd_becomes_another_cluster(table: Bench) -> None:
+    """The elected one, and with an exit code that is not 0."""
+    beat = table.celery("beat", app="tasks")
+    wait_for(lambda: table.publisher.backlog([0])[0] > 0, what="beat sends")
+    put(table.etcd, table.prefix, CLUSTER, CLUSTER_ID, ClusterRecord(cluster_id="another"))
+    assert beat.wait() != 0
+    assert "etcd holds cluster another now, this process was started for" in beat.text()
 
 
 def test_flower_shows_workers_and_cycles_by_name_and_shard(table: Bench) -> None:

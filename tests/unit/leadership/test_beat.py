@@ -367,7 +367,7 @@ def test_the_wrong_cluster_ends_beat(beat_class: type[Beat]) -> None:
     beat_class.refuse = WrongCluster("etcd has layout version 9")
     beat = beat_class(make_app(load()))
     wait_for(lambda: beat.candidate.refused)
-    with pytest.raises(SystemExit, match="layout version 9"):
+    with pytest.raises(WrongCluster, match="layout version 9"):
         beat.tick()
     beat.close()
 
