@@ -149,7 +149,7 @@ async def open_parts(settings: Settings) -> WorkerParts:
 
 def end_worker(*_signal: object) -> None:
     """End this worker in good order, but with an exit code that is not 0, and at last in any order."""
-    state.should_stop = EXIT_CODE
+    state.should_stop = EXIT_CODE  # type: ignore[assignment]  # the stubs know only None
     last_resort = threading.Timer(_LAST_RESORT_SECONDS, os._exit, [EXIT_CODE])
     last_resort.daemon = True
     last_resort.start()

@@ -164,6 +164,13 @@ class FakeFront(control_pb2_grpc.AgentControlServicer, fleetbeat_pb2_grpc.FleetS
         ready = control_pb2.NodeView(node_id=request.node_id, status="Ready", schedulable=True)
         return self._asked("UncordonNode", request, context, fleetbeat_pb2.UncordonNodeResponse(node=ready))
 
+    def DeleteUnknown(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Remove a copy."""
+        self._enter("DeleteUnknown", context)
+        self.node_calls.append(request)
+        drift = fleetbeat_pb2.Drift(node_id=request.node_id, workload_id=request.workload_id)
+        return fleetbeat_pb2.DeleteUnknownResponse(drift=drift)
+
     def RemoveNode(self, request: Any, context: Any) -> Any:
         """Accept it."""
         answer = fleetbeat_pb2.RemoveNodeResponse(node_id=request.node_id, workloads=2)
