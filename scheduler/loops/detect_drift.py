@@ -66,15 +66,20 @@ async def run(
         known = open_by_node.get(node_id, {})
         if node is None or not node.is_ready or (node.reports_epochs and not known):
             return
+        left = await look(node, known, None)
+        if left:  # a list of now, for what has changed since the first one was asked for
+            await look(node, known, left)
+
+    async def look(node: Node, known: Mapping[str, DriftRecord], only: AbstractSet[str] | None) -> AbstractSet[str]:
         asked = _Asked(ctx)
         try:
             reports = {report.workload_id: report for report in await ctx.agents.list(node)}
         except (AgentUnreachable, AgentRejected) as error:
-            log.info("a node could not be compared", node=node_id, error=str(error))
+            log.info("a node could not be compared", node=node.node_id, error=str(error))
             tally["unreachable"] += 1
-            return
-        tally["compared"] += 1
-        await _Comparison(ctx, node, asked, reports, known, fence.guards, tally).run()
+            return frozenset()
+        tally["compared"] += only is None
+        return await _Comparison(ctx, node, asked, reports, known, fence.guards, tally).run(only)
 
     await each(nodes, ctx.settings.reconcile_concurrency, compare)
     if unassigned and (orphaned := _of_no_node(ctx, cycle.shard, open_by_node)):
@@ -166,45 +171,54 @@ class _Comparison:
         self._tally = tally
         self._rules = quarantine_of(ctx)
         self._bases: dict[str, Basis] = {}
+        self._left: set[str] = set()
+        """Workloads that have changed since the node was asked."""
 
-    async def run(self) -> None:
+    async def run(self, only: AbstractSet[str] | None) -> AbstractSet[str]:
         """Record what is open, mend what can be mended, forget what is over.
 
-        A workload whose records have changed since the node was asked is left to the next cycle.
+        only: the workloads to look at, in a second look, which removes nothing; None: all. Return those whose
+        records have changed since the node was asked: this list tells nothing of them.
         """
-        known = self._known()
+        known = self._known(only)
         self._bases = {w: basis_of(self._ctx.cache, self._node.node_id, w) for w in known}
         found = findings(self._node.node_id, self._reports, known, self._ctx.now(), self._rules.policy)
-        self._tally.update(str(one.kind) for one in found)
         unknown = [one for one in found if one.scheduler_status == UNKNOWN]
         for one in found:
             if one not in unknown and not self._rules.dry_run:
                 await self._mend(one)
         sighted = [record for one in unknown if (record := await self._see(one))]
-        trusted = self._is_trusted()
+        trusted = only is None and self._is_trusted()
         for record in may_delete(sighted, len(self._reports), self._ctx.now(), self._rules, trusted=trusted):
             await self._delete(record)
-        await self._resolve_all_but({drift_id(self._node.node_id, one.workload_id, one.kind) for one in unknown})
+        now_open = {drift_id(self._node.node_id, one.workload_id, one.kind) for one in unknown}
+        await self._resolve_all_but(now_open, only)
+        self._tally.update(str(one.kind) for one in found if one.workload_id not in self._left)
+        return self._left
 
-    async def _resolve_all_but(self, now_open: AbstractSet[str]) -> None:
+    async def _resolve_all_but(self, now_open: AbstractSet[str], only: AbstractSet[str] | None) -> None:
         for identifier, record in self._before.items():
+            if only is not None and record.workload_id not in only:
+                continue
             if identifier in now_open or self._asked.was_before(record.node_id, record.workload_id):
                 continue
             basis = basis_of(self._ctx.cache, record.node_id, record.workload_id)
             if await resolve(self._ctx.store, record, basis=basis, guards=await self._guards()):
                 tell(self._ctx, record, resolved=True)
 
-    def _known(self) -> dict[str, Known]:
+    def _known(self, only: AbstractSet[str] | None) -> dict[str, Known]:
         cache, node_id = self._ctx.cache, self._node.node_id
         ids = {*self._reports, *self._ctx.index.on_node(node_id)}
+        if only is not None:
+            ids &= only
+        self._left = {w for w in ids if self._asked.was_before(node_id, w)}
         return {
             w: Known(
                 cache.get(SPECS, w).record,
                 cache.get(STATUSES, w).record,
                 cache.get(TOMBSTONES, tombstone_id(node_id, w)).record,
             )
-            for w in ids
-            if not self._asked.was_before(node_id, w)
+            for w in ids - self._left
         }
 
     async def _mend(self, one: Finding) -> None:
@@ -214,12 +228,19 @@ class _Comparison:
         seen = basis.revisions[Ref(STATUSES, workload_id)]
         held, now = await self._guards(), ctx.now()
         if one.kind is DriftType.MISSING:
-            await record_missing(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, seen_revision=seen)
+            taken = await record_missing(
+                ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, seen_revision=seen
+            )
+            changed = taken.changed
         elif one.action in _DUPLICATES:
-            await add_tombstone(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, basis=basis)
+            changed = await add_tombstone(ctx.store, node_id, workload_id, one.epoch, now=now, guards=held, basis=basis)
         else:
             report = self._reports[workload_id]
-            await record_report(ctx.store, node_id, report, now=now, guards=held, seen_revision=seen)
+            taken = await record_report(ctx.store, node_id, report, now=now, guards=held, seen_revision=seen)
+            changed = taken.changed
+        if not changed:  # something else has changed meanwhile
+            self._left.add(workload_id)
+            return
         if ctx.told.is_news((node_id, workload_id, one.kind, one.action), now):
             tell(ctx, after_sighting(None, node_id, one, now, 1), resolved=True)
         ctx.wake(workload_id, node_id)
@@ -240,6 +261,7 @@ class _Comparison:
             guards=await self._guards(),
         )
         if sighting is None:
+            self._left.add(one.workload_id)
             return None
         if sighting.is_news:
             tell(self._ctx, sighting.record, resolved=False)

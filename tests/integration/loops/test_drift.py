@@ -21,7 +21,7 @@ from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, SPECS, STATUSES
 from scheduler.store.nodes import register, set_health
 from scheduler.store.workloads import apply_spec, finalize_delete
 from scheduler.store.write import Ref, Write
-from tests.support.fake_agent import RUNNING, FakeAgent
+from tests.support.fake_agent import RUNNING, STOPPED, FakeAgent
 from tests.support.loop_world import World, world
 from tests.support.placement import put
 
@@ -192,6 +192,7 @@ async def test_F41_a_list_older_than_a_start_does_not_call_the_copy_missing() ->
         copy = fake.copies.pop("web")
         async with list_on_its_way(fleet, fake):
             fake.copies["web"] = copy
+            fake.crash("web", STOPPED, "ended")
             stopped = Report("web", "Stopped", revision_id=copy.revision_id)
             await fleet.hear("n-1", stopped)
         assert (await fleet.status()).actual == "Stopped"
