@@ -13,6 +13,7 @@ from scheduler.front import presence
 from scheduler.pb import fleetbeat_pb2
 from scheduler.store.etcd import Etcd
 from scheduler.store.kv import EtcdApi
+from scheduler.store.lease import Lease
 from tests.support import servers
 from tests.support.fronts import Rig, eventually, front_on
 
@@ -131,19 +132,18 @@ async def test_F80_records_come_back_after_an_outage_of_etcd(tmp_path: pathlib.P
             assert first
             await first.lost.wait()
             server.start()
-            await eventually(lambda: rig.front._presence._lease is not first, 30)
-            renewed = rig.front._presence._lease
-            assert renewed
-            await eventually(lambda: bound_to(etcd, renewed.id), 30)
+            await eventually(lambda: bound_to(etcd, rig.front._presence._lease, other_than=first), 30)
     finally:
         await etcd.close()
         server.stop()
 
 
-async def bound_to(etcd: EtcdApi, lease: int) -> bool:
-    """Whether both records are there, under this lease; an etcd that is not back yet says no."""
+async def bound_to(etcd: EtcdApi, lease: Lease | None, *, other_than: Lease) -> bool:
+    """Whether both records are there, under this new lease; an etcd that is not back yet says no."""
+    if lease is None or lease is other_than or not lease.id:
+        return False
     try:
         found, _ = await etcd.scan(FRONTS)
     except StoreUnavailable:
         return False
-    return bool(lease) and [kv.lease for kv in found] == [lease, lease]
+    return [kv.lease for kv in found] == [lease.id, lease.id]
