@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 
@@ -29,12 +30,29 @@ class Record(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Parse stored JSON; raises pydantic.ValidationError when it does not fit."""
-        return cls.model_validate_json(data)
+        """Parse stored JSON; raises pydantic.ValidationError when it does not fit.
+
+        Fields that are null count as absent: so Go writes empty lists and maps.
+        """
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            try:
+                told = without_nulls(json.loads(data))
+            except (ValueError, RecursionError):
+                raise error from None
+            return cls.model_validate(told)
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with these fields (Python names) changed; nothing is re-validated."""
         return self.model_copy(update=changes)
+
+
+def without_nulls(told: Any) -> Any:
+    """Return a JSON value without the fields that are null, at any depth."""
+    if isinstance(told, dict):
+        return {key: without_nulls(value) for key, value in told.items() if value is not None}
+    return [without_nulls(value) for value in told] if isinstance(told, list) else told
 
 
 def utc(unix_seconds: float) -> datetime:

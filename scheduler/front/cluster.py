@@ -19,7 +19,7 @@ from scheduler.leadership.brakes import held_in, release_of
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.queues.admission import CycleState, read_cycles
 from scheduler.queues.seldom import Seldom
-from scheduler.store.keys import LEADER_PREFIX, NODES
+from scheduler.store.keys import LEADER_PREFIX, LEGACY, NODES
 from scheduler.telemetry.pulses import FrontPulse
 from scheduler.telemetry.redis import TelemetryUnavailable, answers, configured
 
@@ -151,6 +151,10 @@ class ClusterStatus:
             found.append("no front listens to agents: no node is declared lost meanwhile")
         if self._parts.cache.undecodable:
             found.append(f"{self._parts.cache.undecodable} values in etcd cannot be read; the log names their keys")
+        if left := len(self._parts.cache.all(LEGACY)):
+            found.append(
+                f"{left} workloads are stored in the old form; those that stay so are named by `fleetbeat audit`"
+            )
         return found
 
     def _shard_notices(self, shards: ShardMap, cycles: Cycles | None) -> list[str]:

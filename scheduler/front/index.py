@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from typing import Any
 
 from scheduler.convergence.phase import phase_shown
 from scheduler.domain.groups import Groups
-from scheduler.domain.workload import Desired, Phase, WorkloadStatus
+from scheduler.domain.legacy import LegacyWorkload, legacy_flaw
+from scheduler.domain.workload import Desired, Phase, WorkloadSpec, WorkloadStatus
 from scheduler.placement.explain import OTHER, main_filter
 from scheduler.store.cache import Cache, Change
-from scheduler.store.keys import NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.keys import LEGACY, NODES, SPECS, STATUSES, TOMBSTONES, Table
 from scheduler.store.tombstones import split_tombstone_id
+from scheduler.store.write import Versioned
 
 _BULK = 64
 """From so many new ids on, sorting the whole list is quicker than inserting them one by one."""
@@ -62,11 +65,13 @@ class FleetIndex:
     """The index of one front."""
 
     def __init__(self, cache: Cache) -> None:
-        """Follow this cache, which must mirror nodes, specs, statuses and tombstones."""
+        """Follow this cache, which must mirror nodes, specs, statuses, whole records and tombstones."""
         self._cache = cache
+        self._legacy: dict[str, LegacyWorkload] = {}
+        """Workloads that only a whole record of the reference scheduler's tells of: shown as if they were ours."""
         self.node_ids = SortedIds()
         self.workload_ids = SortedIds()
-        """Workloads that have a spec."""
+        """Workloads that have a spec, or a whole record of the reference scheduler's."""
         self._on_node = Groups()
         self._unplaced: set[str] = set()
         self.retrying: int = 0
@@ -78,6 +83,16 @@ class FleetIndex:
         self._drained: set[str] = set()
         """Nodes that are heard, and are being drained or are drained."""
         cache.subscribe(self._take)
+
+    def spec(self, workload_id: str) -> WorkloadSpec | None:
+        """Return the spec to show of a workload."""
+        legacy = self._legacy.get(workload_id)
+        return legacy.spec if legacy else self._cache.get(SPECS, workload_id).record
+
+    def status(self, workload_id: str) -> WorkloadStatus | None:
+        """Return the status to show of a workload."""
+        legacy = self._legacy.get(workload_id)
+        return legacy.status if legacy else self._cache.get(STATUSES, workload_id).record
 
     def on_node(self, node_id: str) -> AbstractSet[str]:
         """Return the workloads assigned to a node."""
@@ -116,7 +131,7 @@ class FleetIndex:
         found = Counter(self._by_status)
         for node_id in self._not_ready:
             for workload_id in self.on_node(node_id):
-                if status := self._cache.get(STATUSES, workload_id).record:
+                if status := self.status(workload_id):
                     found[_stored(status)] -= 1
                     found[self.shown(status)[0]] += 1
         return +found
@@ -132,12 +147,12 @@ class FleetIndex:
             if (self._by_status[Phase.DELETED])
             else []
         )
-        specs = (self._cache.get(SPECS, workload_id).record for workload_id in done)
+        specs = (self.spec(workload_id) for workload_id in done)
         return self._by_desired[Desired.DELETED] + sum(1 for s in specs if s is None or s.desired_state != "Deleted")
 
     def pending(self) -> Counter[str]:
         """Count the workloads that wait for a node by why: the commonest rejection, or the code of their reason."""
-        statuses = (self._cache.get(STATUSES, w).record for w in self._unplaced if self._waiting_since(w))
+        statuses = (self.status(w) for w in self._unplaced if self._waiting_since(w))
         return Counter(_why_pending(status) for status in statuses if status)
 
     def oldest_pending(self) -> datetime | None:
@@ -146,7 +161,7 @@ class FleetIndex:
         return min((since for since in found if since), default=None)
 
     def _waiting_since(self, workload_id: str) -> datetime | None:
-        spec, status = self._cache.get(SPECS, workload_id).record, self._cache.get(STATUSES, workload_id).record
+        spec, status = self.spec(workload_id), self.status(workload_id)
         if spec is None or status is None or spec.desired_state != Desired.RUNNING:
             return None
         return status.status_info.last_updated or spec.created_at
@@ -156,6 +171,9 @@ class FleetIndex:
         return (node.state_shown if node else "") or "Unknown"
 
     def _take(self, changes: Sequence[Change]) -> None:
+        gone, new = self._legacy_changes(changes)
+        if gone or new:
+            changes = [*gone, *changes, *new]
         self._take_ids(self.node_ids, [c for c in changes if c.table is NODES])
         self._take_ids(self.workload_ids, [c for c in changes if c.table is SPECS])
         for change in changes:
@@ -172,6 +190,27 @@ class FleetIndex:
             elif change.table is NODES:
                 _put(self._not_ready, change.id, present=after is not None and not after.is_ready)
                 _put(self._drained, change.id, present=after is not None and after.is_ready and bool(after.drain))
+
+    def _legacy_changes(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
+        """Return what ceases to be shown by a whole record, and what begins to be, as changes of spec and status."""
+        touched = [c.id for c in changes if c.table is LEGACY]
+        touched += [c.id for c in changes if c.table is SPECS and (c.id in self._legacy or not c.after.record)]
+        gone: list[Change] = []
+        new: list[Change] = []
+        for workload_id in dict.fromkeys(touched):
+            before, after = self._legacy.pop(workload_id, None), self._legacy_shown(workload_id)
+            if before:
+                gone += _as_changes(workload_id, before, None)
+            if after:
+                self._legacy[workload_id] = after
+                new += _as_changes(workload_id, None, after)
+        return gone, new
+
+    def _legacy_shown(self, workload_id: str) -> LegacyWorkload | None:
+        found = self._cache.get(LEGACY, workload_id).record
+        if found is None or self._cache.get(SPECS, workload_id).record or legacy_flaw(workload_id, found):
+            return None
+        return found
 
     def _take_ids(self, ids: SortedIds, changes: Sequence[Change]) -> None:
         new = [c.id for c in changes if c.after.record and not (c.before and c.before.record)]
@@ -190,6 +229,12 @@ class FleetIndex:
                 self._on_node.add(after.node_id, workload_id)
             else:
                 self._unplaced.add(workload_id)
+
+
+def _as_changes(workload_id: str, before: LegacyWorkload | None, after: LegacyWorkload | None) -> list[Change]:
+    old, new = before or LegacyWorkload(), after or LegacyWorkload()
+    pairs: list[tuple[Table[Any], Any, Any]] = [(SPECS, old.spec, new.spec), (STATUSES, old.status, new.status)]
+    return [Change(t, workload_id, Versioned(workload_id, a), Versioned(workload_id, b)) for t, a, b in pairs]
 
 
 def _why_pending(status: WorkloadStatus) -> str:

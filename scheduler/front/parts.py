@@ -27,6 +27,7 @@ from scheduler.store.keys import (
     DRIFTS,
     EVENTS,
     LEDGERS,
+    LEGACY,
     NODES,
     SHARD_MAP,
     SHARD_MAP_ID,
@@ -41,7 +42,8 @@ from scheduler.telemetry.events import Events
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.pulses import Pulses
 
-TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS, EVENTS, CLUSTER)
+TABLES = (NODES, LEDGERS, SPECS, STATUSES, LEGACY, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS,
+          EVENTS, CLUSTER)  # fmt: skip
 """What the front's cache must mirror."""
 
 

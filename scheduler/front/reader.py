@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any
 
-from scheduler.domain.errors import NotFound, StoreUnavailable
+from scheduler.domain.errors import InvalidInput, NotFound, Refused, StoreUnavailable
 from scheduler.domain.ledger import Ledger
+from scheduler.domain.legacy import legacy_pair
 from scheduler.domain.node import Node
 from scheduler.domain.workload import Phase, WorkloadSpec, WorkloadStatus
 from scheduler.front.index import FleetIndex
@@ -15,7 +17,7 @@ from scheduler.front.parts import FrontParts
 from scheduler.front.views import node_view, workload_view
 from scheduler.front.vitals import NOBODY, Vital, Vitals
 from scheduler.pb import control_pb2 as pb
-from scheduler.store.keys import LEDGERS, NODES, SPECS, STATUSES
+from scheduler.store.keys import LEDGERS, LEGACY, NODES, SPECS, STATUSES
 from scheduler.store.replica_index import ReplicaIndex
 from scheduler.store.write import Ref
 from scheduler.telemetry.pulses import Usage
@@ -78,14 +80,24 @@ class Reader:
 
     async def records(self, workload_id: str) -> tuple[WorkloadSpec, WorkloadStatus]:
         """Return spec and status of a workload. Raises NotFound."""
-        spec = self._cache.get(SPECS, workload_id).record
-        status = self._cache.get(STATUSES, workload_id).record
+        spec, status = self.index.spec(workload_id), self.index.status(workload_id)
         if spec is None:
-            view = await self._parts.store.read([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)])
-            spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id).record
+            spec, status = await self._stored(workload_id)
         if spec is None:
             raise NotFound(f'there is no workload "{workload_id}"')
         return spec, status or WorkloadStatus(id=workload_id)
+
+    async def _stored(self, workload_id: str) -> tuple[WorkloadSpec | None, WorkloadStatus | None]:
+        """Return what etcd itself has of a workload, in whatever form. Raises Refused for what cannot be read."""
+        refs: list[Ref[Any]] = [Ref(table, workload_id) for table in (SPECS, STATUSES, LEGACY)]
+        view = await self._parts.store.read(refs)
+        spec, legacy = view.get(SPECS, workload_id).record, view.get(LEGACY, workload_id).record
+        if spec or legacy is None:
+            return spec, view.get(STATUSES, workload_id).record
+        try:
+            return legacy_pair(workload_id, legacy)
+        except InvalidInput as error:
+            raise Refused(f"{LEGACY.key(workload_id)}: {error}; repair or delete the key") from None
 
     async def nodes(self, ids: Iterable[str], status: str) -> AsyncIterator[pb.NodeView]:
         """Show those of these nodes that have this status (any case; blank: all)."""
@@ -109,10 +121,10 @@ class Reader:
             await asyncio.sleep(0)
 
     def _match(self, workload_id: str, node_id: str, wanted: str) -> tuple[WorkloadSpec, WorkloadStatus] | None:
-        spec = self._cache.get(SPECS, workload_id).record
+        spec = self.index.spec(workload_id)
         if spec is None:
             return None
-        status = self._cache.get(STATUSES, workload_id).record or WorkloadStatus(id=workload_id)
+        status = self.index.status(workload_id) or WorkloadStatus(id=workload_id)
         if node_id and status.node_id != node_id:
             return None
         if wanted and self.index.shown(status)[0].lower() != wanted:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from scheduler.convergence.drift import ORPHAN_ACTIONS, UNKNOWN, Finding
 from scheduler.domain.drift import DriftRecord, DriftType, OrphanPolicy, drift_id
@@ -26,7 +27,7 @@ from scheduler.store import nodes, workloads
 from scheduler.store.cache import Cache
 from scheduler.store.drifts import absent, see
 from scheduler.store.gone import Gone
-from scheduler.store.keys import DRIFTS, NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.keys import DRIFTS, LEGACY, NODES, SPECS, STATUSES, TOMBSTONES, Table
 from scheduler.store.observations import bounded
 from scheduler.store.store import Store
 from scheduler.store.tombstones import tombstone_id
@@ -191,7 +192,8 @@ class Reports:
         than its removal: the next roster tells.
         """
         workload_id = wire.workload_id
-        if self._cache.get(SPECS, workload_id).record or self._cache.get(STATUSES, workload_id).record:
+        tables: tuple[Table[Any], ...] = (SPECS, STATUSES, LEGACY)
+        if any(self._cache.get(table, workload_id).record for table in tables):
             return
         owed = self._cache.get(TOMBSTONES, tombstone_id(node_id, workload_id)).record
         identifier = drift_id(node_id, workload_id, DriftType.ORPHAN)

@@ -12,6 +12,7 @@ from scheduler.agents.client import Agents
 from scheduler.convergence.actions import Policy
 from scheduler.convergence.liveness import PulseLog
 from scheduler.leadership.policy import policy_of
+from scheduler.loops.foreign import ForeignIndex
 from scheduler.loops.index import FleetIndex
 from scheduler.loops.told import Told
 from scheduler.placement.capacity import Overcommit
@@ -92,7 +93,7 @@ class LoopContext:
 
     settings: Settings
     cache: Cache
-    """Mirrors nodes, ledgers, specs, statuses, assignments, tombstones and the shard map."""
+    """Mirrors nodes, ledgers, specs, statuses, legacy records, assignments, tombstones and the shard map."""
     store: Store
     placer: Placer
     agents: Agents
@@ -111,6 +112,7 @@ class LoopContext:
     replicas: ReplicaIndex = field(init=False)
     gone: Gone = field(init=False)
     told: Told = field(init=False)
+    foreign: ForeignIndex = field(init=False)
 
     def __post_init__(self) -> None:
         """Index the cache, and let go of the channels of nodes that are gone."""
@@ -118,6 +120,7 @@ class LoopContext:
         self.replicas = ReplicaIndex(self.cache)
         self.gone = Gone(self.cache)
         self.told = Told(_MISSED_CYCLES * self.settings.drift_interval_seconds)
+        self.foreign = ForeignIndex(self.cache)
         self.cache.subscribe(self._drop_gone)
 
     def _drop_gone(self, changes: Sequence[Change]) -> None:

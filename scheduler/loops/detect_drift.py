@@ -211,6 +211,8 @@ class _Comparison:
         ids = {*self._reports, *self._ctx.index.on_node(node_id)}
         if only is not None:
             ids &= only
+        # What another scheduler has stored is known, though not ours yet.
+        ids = {w for w in ids if not self._ctx.foreign.is_not_ours(w)}
         self._left = {w for w in ids if self._asked.was_before(node_id, w)}
         return {
             w: Known(

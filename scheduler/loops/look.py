@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scheduler.convergence.actions import Action, next_action
 from scheduler.convergence.drain import Relocate, Vacate
 from scheduler.convergence.loss import Move
+from scheduler.domain.legacy import is_foreign
 from scheduler.domain.node import Node
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.loops.context import LoopContext
@@ -27,9 +28,9 @@ class Look:
 
 
 def glance(ctx: LoopContext, workload_id: str) -> Look | None:
-    """Look at what this process knows, which may be a little old; None when there is no such workload."""
+    """Look at what this process knows, which may be a little old; None: no such workload, or not ours yet."""
     spec, status = ctx.cache.get(SPECS, workload_id).record, ctx.cache.get(STATUSES, workload_id)
-    if spec is None:
+    if spec is None or is_foreign(spec):
         return None
     record = status.record or WorkloadStatus(id=workload_id)
     node = ctx.cache.get(NODES, record.node_id).record if record.node_id else None
@@ -40,7 +41,7 @@ async def look(ctx: LoopContext, workload_id: str) -> Look | None:
     """Look at etcd itself: agents are only told what was true a moment ago. The node may be a little old."""
     view = await ctx.store.read([Ref(SPECS, workload_id), Ref(STATUSES, workload_id)])
     spec, status = view.get(SPECS, workload_id).record, view.get(STATUSES, workload_id)
-    if spec is None:
+    if spec is None or is_foreign(spec):
         return None
     record = status.record or WorkloadStatus(id=workload_id)
     node = ctx.cache.get(NODES, record.node_id).record if record.node_id else None

@@ -30,6 +30,7 @@ from scheduler.loops.look import glance, glimpse_action
 from scheduler.loops.observe import observe
 from scheduler.loops.replicas import keep_copies, keep_replicas
 from scheduler.loops.step import settle_tombstone, step
+from scheduler.loops.takeover import take_over_now, take_over_some
 from scheduler.store.keys import NODES
 from scheduler.store.kv import StoreRefused
 
@@ -62,6 +63,7 @@ async def run(
     this = _Pass(ctx, fence.guards, Holds(ctx))
     await each(nodes, ctx.settings.reconcile_concurrency, lambda node_id: _look_at_node(this, node_id))
     if unassigned:
+        await _guarded(this, {}, _take_over(this, cycle.shard))
         if changed := await keep_replicas(ctx, cycle.shard, fence.guards):
             this.tally["Replicas"] = changed
         await _look_at_homeless(this, cycle.shard)
@@ -72,6 +74,8 @@ async def reconcile_workload(ctx: LoopContext, workload_id: str, guards: Guards)
     """Take the next steps on one workload now; return what they were. Raises Fenced, StoreUnavailable."""
     done: list[Done] = []
     try:
+        if workload_id in ctx.foreign:
+            done.append(Done((await take_over_now(ctx, workload_id, guards)).outcome))
         for node_id in nodes_owing_now(ctx, workload_id):
             done.append(await settle_tombstone(ctx, node_id, workload_id, guards))  # noqa: PERF401 - keeps what was done
         done += await _steps(ctx, workload_id, guards, Holds(ctx))
@@ -83,6 +87,11 @@ async def reconcile_workload(ctx: LoopContext, workload_id: str, guards: Guards)
         log.warning("a look failed", workload_id=workload_id, reason=error.reason, error=str(error))
         done.append(Done(error.reason, success=False))
     return " ".join(one.what if one.success else f"{one.what}:failed" for one in done)
+
+
+async def _take_over(this: _Pass, shard: int) -> None:
+    if taken := await take_over_some(this.ctx, shard, this.guards):
+        this.tally["TakeOver"] += taken
 
 
 async def _look_at_node(this: _Pass, node_id: str) -> None:

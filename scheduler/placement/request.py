@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scheduler.domain.kind import workload_type
 from scheduler.domain.policy import anti_affinity_of
 from scheduler.domain.port import parse_port
 from scheduler.domain.replicas import replica_set
@@ -35,12 +36,6 @@ NODE_KEY = "fleetbeat.node"
 LARGEST_AMOUNT = 2**53
 """Amounts are cut off here, so that sums and products stay exact in 64 bits and in doubles."""
 
-_TYPE_ALIASES = {
-    "docker-container": "container",
-    "docker-compose": "compose",
-    "micro-vm": "microvm",
-    "firecracker": "microvm",
-}
 VM_TYPES = frozenset({"vm", "microvm"})
 
 
@@ -88,12 +83,6 @@ def amount(value: float) -> int:
     if math.isnan(value):
         return 0
     return round(min(max(value, 0), LARGEST_AMOUNT))
-
-
-def workload_type(name: str) -> str:
-    """Return the one name of a workload type: container, compose, vm or microvm."""
-    lowered = name.strip().lower()
-    return _TYPE_ALIASES.get(lowered, lowered)
 
 
 def host_port(port: str) -> str:

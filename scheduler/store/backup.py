@@ -34,8 +34,6 @@ _ATTEMPTS = 3
 _LEFT_OUT: tuple[keys.Table[Any], ...] = (
     keys.FENCES, keys.SLOTS, keys.RESTORE, keys.PULSES, keys.EVENTS, keys.RECONCILIATIONS
 )  # fmt: skip
-_LEGACY = "/workloads/"
-"""Whole records of the reference system, which are migrated by the first write."""
 
 Progress = Callable[[str], None]
 
@@ -69,9 +67,6 @@ async def saved_records(etcd: EtcdApi, *, revision: int = 0) -> tuple[list[tuple
     for table in saved_tables():
         some, revision = await etcd.scan(table.scope, revision=revision)
         found.append((table.prefix + table.only, [kv for kv in some if table.owns(kv.key) and not kv.lease]))
-    if _LEGACY not in {prefix for prefix, _ in found}:
-        some, revision = await etcd.scan(_LEGACY, revision=revision)
-        found.append((_LEGACY, [kv for kv in some if not kv.lease]))
     return found, revision
 
 

@@ -17,9 +17,10 @@ from typing import Any
 from scheduler.domain.errors import Conflict, Refused
 from scheduler.domain.replicas import check_replicas, replica_id, split_replica_id
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
-from scheduler.store.keys import SPECS, STATUSES
+from scheduler.store.keys import LEGACY, SPECS, STATUSES
 from scheduler.store.kv import MAX_TXN_OPERATIONS
 from scheduler.store.store import Store
+from scheduler.store.takeover import check_ours
 from scheduler.store.write import Ref, View, Write
 
 CLAIMED_AT_ONCE = 100
@@ -56,7 +57,7 @@ class Claim:
 
     def refs(self) -> list[Ref[Any]]:
         """Return all that `granted` reads."""
-        found: list[Ref[Any]] = [Ref(SPECS, self.workload_id), Ref(STATUSES, self.workload_id)]
+        found: list[Ref[Any]] = [Ref(table, self.workload_id) for table in (SPECS, STATUSES, LEGACY)]
         if owner := split_replica_id(self.workload_id):
             found.append(Ref(SPECS, owner[0]))
         return found + _copies(self.workload_id, self.above, self.upto)
@@ -64,8 +65,9 @@ class Claim:
     def granted(self, view: View, wanted: int) -> int:
         """Return how many of the wanted copies the workload may have now.
 
-        Raises Refused when the workload is a copy itself, or an id belongs to another.
+        Raises Refused when the workload is a copy itself, or an id belongs to another; NotOursYetError.
         """
+        check_ours(view, self.workload_id)
         old = view.get(SPECS, self.workload_id).record
         if old:
             check_is_own(old)

@@ -11,6 +11,7 @@ from scheduler.domain.drift import DriftRecord
 from scheduler.domain.event import Event
 from scheduler.domain.heard import HeardPage
 from scheduler.domain.ledger import Ledger
+from scheduler.domain.legacy import LegacyWorkload
 from scheduler.domain.node import Node
 from scheduler.domain.reconciliation import Reconciliation
 from scheduler.domain.record import Record
@@ -60,6 +61,8 @@ NODES = Table("/nodes/", Node)
 LEDGERS = Table("/allocations/", Ledger)
 SPECS = Table("/workloads-spec/", WorkloadSpec)
 STATUSES = Table("/workloads-status/", WorkloadStatus)
+LEGACY = Table("/workloads/", LegacyWorkload)
+"""Whole records that the reference scheduler wrote long ago; store/takeover.py turns them into ours."""
 ASSIGNMENTS = Table("/assignments/", Assignment)
 TOMBSTONES = Table("/tombstones/", Tombstone, levels=2)
 """Ids are "{node}/{workload}"."""

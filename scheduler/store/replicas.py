@@ -21,6 +21,7 @@ from scheduler.store import volumes
 from scheduler.store.claims import Applied, Claim, check_is_own, claim_for, claiming
 from scheduler.store.keys import SPECS, STATUSES
 from scheduler.store.store import Store
+from scheduler.store.takeover import as_ours
 from scheduler.store.workloads import applied_to, deletion_of
 from scheduler.store.write import Guard, Ref, View, Write
 
@@ -108,7 +109,8 @@ async def scale(store: Store, workload_id: str, replicas: int, *, now: datetime,
         return scaling(view, claim, replicas, now=now, generation=expected)
 
     known = (await store.get(SPECS, workload_id)).record or WorkloadSpec(id=workload_id, type="")
-    return await claiming(store, known.replace(replicas=_checked(replicas)), decide)
+    wanted = known.replace(replicas=_checked(replicas))
+    return await as_ours(store, workload_id, lambda: claiming(store, wanted, decide), now=now)
 
 
 async def preview(store: Store, workload_id: str, replicas: int, *, now: datetime, generation: int = 0) -> Applied:

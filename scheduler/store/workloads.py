@@ -20,7 +20,7 @@ from scheduler.domain.workload import Desired, Phase, Reapply, Retry, Tombstone,
 from scheduler.store import volumes
 from scheduler.store.claims import Applied, Claim, check_is_own, claiming
 from scheduler.store.drifts import findings_about
-from scheduler.store.keys import ASSIGNMENTS, DRIFTS, LEDGERS, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.keys import ASSIGNMENTS, DRIFTS, LEDGERS, LEGACY, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.observations import FACTS as _FACTS
 from scheduler.store.observations import (
     LAST_ACTION,
@@ -31,6 +31,7 @@ from scheduler.store.observations import (
     record_report,
 )
 from scheduler.store.store import Store
+from scheduler.store.takeover import as_ours, check_ours
 from scheduler.store.tombstones import add_tombstone, clear_tombstone, put_tombstone, tombstone_id
 from scheduler.store.write import Guard, Ref, View, Write
 
@@ -62,7 +63,7 @@ _ROUNDS = 5
 
 def workload_refs(workload_id: str) -> list[Ref[Any]]:
     """Return the records that a decision about a workload's intent is made over."""
-    return [Ref(SPECS, workload_id), Ref(STATUSES, workload_id)]
+    return [Ref(SPECS, workload_id), Ref(STATUSES, workload_id), Ref(LEGACY, workload_id)]
 
 
 async def apply_spec(store: Store, spec: WorkloadSpec, *, now: datetime) -> Applied:
@@ -83,7 +84,7 @@ async def apply_spec(store: Store, spec: WorkloadSpec, *, now: datetime) -> Appl
         volumes.name(write, view, new, old, now)
         return write
 
-    return await claiming(store, spec, decide)
+    return await as_ours(store, spec.id, lambda: claiming(store, spec, decide), now=now)
 
 
 def applied_to(
@@ -91,11 +92,12 @@ def applied_to(
 ) -> Write[Applied]:
     """Write a spec over the one there is. Raises Refused while that is being deleted."""
     spec = spec.replace(revision_id=revision_of(spec))
+    # What was taken over from another scheduler keeps the revision it had there, which is no sum over the content.
     if old is None:
         new = spec.replace(generation=1, created_at=now)
         return _write(Applied(new, _fresh(new, status), created=True, changed=True))
     _check_not_deleted(old)
-    if old.revision_id == spec.revision_id:
+    if spec.revision_id in (old.revision_id, revision_of(old)):
         return _same_content(old, status, spec)
     new = remembering(old, spec.replace(generation=old.generation + 1, created_at=old.created_at))
     return _write(Applied(new, _fresh(new, status), changed=True, replicas_before=old.replicas))
@@ -120,12 +122,13 @@ def _same_content(old: WorkloadSpec, status: WorkloadStatus | None, spec: Worklo
     return _write(Applied(new, status, changed=True, replicas_before=old.replicas))
 
 
-async def set_desired(store: Store, workload_id: str, desired: str, *, now: datetime) -> Applied:  # noqa: ARG001 - one form for all
+async def set_desired(store: Store, workload_id: str, desired: str, *, now: datetime) -> Applied:
     """Change only what is desired, Running or Stopped; the revision stays.
 
     Raises NotFound, and Refused while the workload is being deleted, or for a copy of another workload.
     """
-    return await store.transact(workload_refs(workload_id), desiring(workload_id, desired))
+    decide = desiring(workload_id, desired)
+    return await as_ours(store, workload_id, lambda: store.transact(workload_refs(workload_id), decide), now=now)
 
 
 def desiring(workload_id: str, desired: str) -> Callable[[View], Write[Applied]]:
@@ -141,18 +144,20 @@ def desiring(workload_id: str, desired: str) -> Callable[[View], Write[Applied]]
     return decide
 
 
-async def mark_deleted(store: Store, workload_id: str, *, now: datetime) -> WorkloadSpec | None:  # noqa: ARG001
+async def mark_deleted(store: Store, workload_id: str, *, now: datetime) -> WorkloadSpec | None:
     """Ask for the removal of a workload, in whatever state it is; return its spec, None when there is none.
 
     Raises Refused for a copy of another workload.
     """
-    return await store.transact(workload_refs(workload_id), deleting(workload_id))
+    decide = deleting(workload_id)
+    return await as_ours(store, workload_id, lambda: store.transact(workload_refs(workload_id), decide), now=now)
 
 
 def deleting(workload_id: str) -> Callable[[View], Write[WorkloadSpec | None]]:
     """Return the decision of `mark_deleted`, over workload_refs."""
 
     def decide(view: View) -> Write[WorkloadSpec | None]:
+        check_ours(view, workload_id)
         spec = view.get(SPECS, workload_id).record
         if spec:
             check_is_own(spec)
@@ -173,12 +178,13 @@ def deletion_of(spec: WorkloadSpec | None, status: WorkloadStatus | None) -> Wri
     return write
 
 
-async def retry(store: Store, workload_id: str, *, now: datetime) -> WorkloadStatus:  # noqa: ARG001
+async def retry(store: Store, workload_id: str, *, now: datetime) -> WorkloadStatus:
     """Clear all failure accounting, so that the next look orders again what is wanted.
 
     Raises NotFound, and Refused while the workload is being deleted.
     """
-    return await store.transact(workload_refs(workload_id), retrying(workload_id))
+    decide = retrying(workload_id)
+    return await as_ours(store, workload_id, lambda: store.transact(workload_refs(workload_id), decide), now=now)
 
 
 def retrying(workload_id: str) -> Callable[[View], Write[WorkloadStatus]]:
@@ -249,7 +255,7 @@ async def _finalize_on(
         if seen and status and (status.node_id, status.epoch) != (seen.node_id, seen.epoch):
             return Write(result=False)
         write: Write[bool | None] = Write(result=True)
-        for table in (SPECS, STATUSES, ASSIGNMENTS):
+        for table in (SPECS, STATUSES, ASSIGNMENTS, LEGACY):
             write.delete(table, workload_id)
         for identifier in found:
             write.delete(DRIFTS, identifier)
@@ -297,6 +303,7 @@ def _cleared(spec: WorkloadSpec, status: WorkloadStatus | None) -> WorkloadStatu
 
 
 def _known(view: View, workload_id: str) -> WorkloadSpec:
+    check_ours(view, workload_id)
     spec = view.get(SPECS, workload_id).record
     if spec is None:
         raise NotFound(f'there is no workload "{workload_id}"')

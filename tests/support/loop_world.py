@@ -27,6 +27,7 @@ from scheduler.store.keys import (
     CLUSTER,
     DRIFTS,
     LEDGERS,
+    LEGACY,
     NODES,
     SHARD_MAP,
     SPECS,
@@ -52,7 +53,8 @@ LOOPS = {
     "monitor_workloads": monitor_workloads,
     "detect_drift": detect_drift,
 }
-WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS, CLUSTER)
+WORKER_TABLES = (NODES, LEDGERS, SPECS, STATUSES, LEGACY, ASSIGNMENTS, TOMBSTONES, VOLUMES, SHARD_MAP, BRAKES, DRIFTS,
+                 CLUSTER)  # fmt: skip
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
