@@ -19,7 +19,7 @@ from scheduler.domain.replicas import check_replicas, replica_spec, split_replic
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.store import volumes
 from scheduler.store.claims import Applied, Claim, check_is_own, claim_for, claiming
-from scheduler.store.keys import SPECS, STATUSES
+from scheduler.store.keys import LEGACY, SPECS, STATUSES
 from scheduler.store.store import Store
 from scheduler.store.takeover import as_ours
 from scheduler.store.workloads import applied_to, deletion_of
@@ -51,7 +51,7 @@ async def write_copies(
     for begin in range(0, len(copies), BATCH):
         some = copies[begin : begin + BATCH]
         refs: list[Ref[Any]] = [Ref(SPECS, workload_id)]
-        refs += [Ref(table, copy) for copy in some for table in (SPECS, STATUSES)]
+        refs += [Ref(table, copy) for copy in some for table in (SPECS, STATUSES, LEGACY)]
         written: list[Settled] = await store.transact(refs, _writing(workload_id, some, now), guards=guards)
         done += written
     return done
@@ -68,6 +68,8 @@ def _writing(workload_id: str, copies: Sequence[str], now: datetime) -> Callable
             change = change_of(parent, identifier, split[1] if split else 0, copy)
             if change is None or (copy and copy.replica_of != workload_id):
                 continue
+            if copy is None and view.get(LEGACY, identifier).record:
+                continue  # a workload of another scheduler's that is not taken over yet has the id
             one = _write_one(change, parent, copy, status, now)
             if isinstance(one.result, Applied):
                 named.append((one.result.spec, copy))

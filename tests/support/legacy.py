@@ -25,7 +25,9 @@ STATUS: dict[str, Any] = {
     "retry": {"attempts": 0, "maxAttempts": 5, "nextRetryAt": ZERO_TIME},
     "statusInfo": {
         "actualState": "Running", "lastUpdated": "2025-11-02T10:00:09.5Z", "failureReason": "",
-        "reason": {"code": "", "message": "", "lastTransition": ZERO_TIME, "nextRetryAt": ZERO_TIME, "retryable": False},
+        "reason": {
+            "code": "", "message": "", "lastTransition": ZERO_TIME, "nextRetryAt": ZERO_TIME, "retryable": False,
+        },
     },
     "usage": None,
 }  # fmt: skip

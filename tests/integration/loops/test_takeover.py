@@ -14,6 +14,7 @@ from scheduler.store.etcd import Etcd
 from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, LEDGERS, LEGACY, SPECS, STATUSES, TOMBSTONES
 from scheduler.store.kv import EtcdApi, Put
 from scheduler.store.memory import MemoryEtcd
+from scheduler.store.replicas import write_copies
 from scheduler.store.workloads import retry, set_desired
 from tests.support.counting import CountingEtcd
 from tests.support.fake_agent import RUNNING, FakeAgent
@@ -137,7 +138,7 @@ async def test_F86_ours_stands_and_an_older_whole_record_goes() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_F86_an_exclusive_workload_stays_on_its_node_and_runs_once(lost: bool) -> None:  # noqa: FBT001 - a case
+async def test_F86_an_exclusive_workload_stays_on_its_node_and_runs_once(lost: bool) -> None:
     """A machine whose node is silent is committed there; only the rules of fencing move it."""
     async with world() as fleet:
         await with_copy(fleet)
@@ -226,6 +227,21 @@ async def test_F86_a_users_write_takes_it_over_first(form: str) -> None:
         await fleet.cycle()
         assert fake.copies == {}
         assert not await fleet.exists(SPECS, "web")
+
+
+async def test_F86_a_copy_does_not_take_the_id_of_a_workload_that_is_not_ours_yet() -> None:
+    """Which of the two is looked at first does not matter."""
+    async with world() as fleet:
+        fake = await with_copy(fleet, workload_id="web.2")
+        await store(fleet, workload_id="web.2")
+        await fleet.apply(WorkloadSpec(id="web", type="container", image="nginx:1", replicas=2))
+        shards = await fleet.guards()
+        assert not await write_copies(fleet.store, "web", ["web.2"], now=fleet.clock(), guards=shards)
+        await fleet.cycle()
+        spec = (await fleet.store.get(SPECS, "web.2")).record
+        assert spec
+        assert (spec.replica_of, spec.revision_id) == ("", REVISION)
+        assert "web.2" not in {order.id for order in fake.applied}
 
 
 async def test_F86_without_old_records_an_idle_cycle_reads_and_writes_nothing() -> None:

@@ -88,7 +88,7 @@ def test_F86_a_bad_id_is_a_flaw_of_the_key() -> None:
         (unassigned(), False, False),
     ],
 )
-def test_F86_only_what_agreed_is_taken_as_done(fields: dict[str, Any], seen: bool, told: bool) -> None:  # noqa: FBT001 - rows
+def test_F86_only_what_agreed_is_taken_as_done(fields: dict[str, Any], seen: bool, told: bool) -> None:
     """What was on its way is ordered once more; that restarts nothing where the revision is the same."""
     spec, status = whole(**fields)
     assert (status.observed_revision == spec.revision_id) == seen
