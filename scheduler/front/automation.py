@@ -38,6 +38,7 @@ from scheduler.store.suggestions import (
     trying_again,
     wanting,
 )
+from scheduler.store.takeover import as_ours
 
 MAX_TEXT = 512
 MAX_REASON = 4_096
@@ -100,12 +101,21 @@ class Automation:
             except (InvalidInput, Refused) as error:
                 act = refusing(error)
             try:
-                return await carry_out(self._parts.store, act, accepted, lease)
+                return await self._carry_out(act, accepted, lease)
             except OutdatedClaimError:
                 continue
             except LeaseNotFound:
                 self._leases.forget(lease)
         raise Conflict(f'workload "{suggestion.target_workload}" kept changing under a suggestion')
+
+    async def _carry_out(self, act: Act, accepted: Decision, lease: int) -> Outcome:
+        """Carry out an action, after taking its workload over where it is not ours yet."""
+        store = self._parts.store
+        workload_id, now = accepted.workload_id, self._parts.now()
+        try:
+            return await as_ours(store, workload_id, lambda: carry_out(store, act, accepted, lease), now=now)
+        except Refused as error:
+            return await carry_out(store, refusing(error), accepted, lease)
 
     async def _lease(self, suggestion: pb.AutomationSuggestion) -> int:
         if not suggestion.suggestion_id:

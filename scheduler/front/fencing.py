@@ -16,7 +16,7 @@ from scheduler.front.reader import Reader
 from scheduler.leadership.brakes import held_in, release_of
 from scheduler.pb import fleetbeat_pb2 as pb
 from scheduler.store.fences import fence_node, release_brake
-from scheduler.store.keys import NODES, SPECS
+from scheduler.store.keys import NODES
 from scheduler.store.volumes import free_claims
 
 DEFAULT_RELEASE_SECONDS = 600.0
@@ -58,7 +58,7 @@ class Fencing:
 
     def _fenced(self, node: Node) -> pb.FenceNodeResponse:
         there = self._reader.index.on_node(node.node_id)
-        specs = (self._parts.cache.get(SPECS, workload_id).record for workload_id in there)
+        specs = (self._reader.index.spec(workload_id) for workload_id in there)
         answer = pb.FenceNodeResponse(
             node_id=node.node_id,
             status=node.status,

@@ -83,8 +83,7 @@ class FleetNodes:
         )
 
     def _staying(self, node: Node, workload_id: str) -> pb.LeavingWorkload | None:
-        cache = self._parts.cache
-        spec, status = cache.get(SPECS, workload_id).record, cache.get(STATUSES, workload_id).record
+        spec, status = self._reader.index.spec(workload_id), self._reader.index.status(workload_id)
         if spec is None or status is None:
             return None
         state, reason = _standing(spec, status, node)

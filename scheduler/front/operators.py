@@ -24,7 +24,6 @@ from scheduler.front.reader import Reader
 from scheduler.pb import control_pb2 as pb
 from scheduler.store import intent
 from scheduler.store.intent import Changed, Wish
-from scheduler.store.keys import SPECS, STATUSES
 
 DRAIN_REASON = "node drain requested"
 MAX_REASON = 256
@@ -167,10 +166,10 @@ class Operators:
         """Return the workloads on a node that would move if it were drained, and those that would stay."""
         movable: list[str] = []
         pinned: list[str] = []
-        cache = self._parts.cache
+        index = self._reader.index
         drained = Node(node_id=node_id, drain=Drain.DRAINING)
-        for workload_id in sorted(self._reader.index.on_node(node_id)):
-            spec, status = cache.get(SPECS, workload_id).record, cache.get(STATUSES, workload_id).record
+        for workload_id in sorted(index.on_node(node_id)):
+            spec, status = index.spec(workload_id), index.status(workload_id)
             if spec is None or status is None or spec.desired_state == Desired.DELETED:
                 continue
             (movable if leaving(spec, status, drained) else pinned).append(workload_id)

@@ -18,7 +18,6 @@ from scheduler.front.heartbeats import Heartbeats
 from scheduler.front.parts import FrontParts
 from scheduler.front.reader import Reader
 from scheduler.leadership.policy import policy_of
-from scheduler.store.keys import SPECS, STATUSES
 from scheduler.telemetry.pulses import PulseView
 from scheduler.telemetry.redis import TelemetryUnavailable
 
@@ -71,9 +70,9 @@ class Twins:
 
     def _exclusive_work(self, known: Node, view: PulseView | None) -> Twin | None:
         """Refuse while exclusive work may still run beside the agent that had the id before."""
-        cache, needed = self._parts.cache, 0.0
-        for workload_id in sorted(self._reader.index.on_node(known.node_id)):
-            spec, status = cache.get(SPECS, workload_id).record, cache.get(STATUSES, workload_id).record
+        index, needed = self._reader.index, 0.0
+        for workload_id in sorted(index.on_node(known.node_id)):
+            spec, status = index.spec(workload_id), index.status(workload_id)
             if spec is None or status is None or not is_exclusive(spec):
                 continue
             proof = exclusive_silence_seconds(spec, status, self._policy) if known.enforces_stop_after else None

@@ -8,8 +8,10 @@ import pytest
 
 from scheduler.domain.node import Node
 from scheduler.pb import control_pb2 as pb
+from scheduler.pb import fleetbeat_pb2 as fleet_pb
 from scheduler.store.keys import LEDGERS, NODES
 from scheduler.store.kv import EtcdApi, Put
+from tests.integration.front.test_automation import suggest
 from tests.support.fronts import Rig, container, front_on
 from tests.support.legacy import REVISION, spec_json, status_json, unassigned, whole_json
 
@@ -56,6 +58,8 @@ async def test_F86_it_is_read_listed_and_counted_like_ours(etcd: EtcdApi, form: 
         view = await rig.workload()
         assert (view.status, view.assigned_node_id, view.revision_id) == ("Running", "n-1", REVISION)
         assert await listed(rig) == ["idle", "web"]
+        pages = await rig.fleet.ListWorkloads(fleet_pb.ListWorkloadsRequest())
+        assert [view.workload_id for view in pages.workloads] == ["idle", "web"]
         assert await listed(rig, node_id="n-1") == ["web"]
         assert await listed(rig, node_id="n-2") == []
         assert await listed(rig, status="running") == ["web"]
@@ -102,6 +106,18 @@ async def test_F86_it_is_deleted_and_retried_like_ours(etcd: EtcdApi, form: str)
         assert ("web", "n-1") in rig.woken
         summary = await rig.control.GetClusterSummary(pb.GetClusterSummaryRequest())
         assert (summary.total_workloads, summary.deleted_workloads) == (1, 1)
+
+
+async def test_F86_a_suggestion_takes_it_over_first() -> None:
+    """One for a record that cannot be read is rejected, with key and field."""
+    async with front_on() as rig:
+        await store(rig)
+        await store(rig, workload_id="bad", type="lambda")
+        assert (await suggest(rig, pb.AUTOMATION_ACTION_DELETE_WORKLOAD)).accepted
+        assert (await rig.workload()).status == "Deleting"
+        answer = await suggest(rig, pb.AUTOMATION_ACTION_DELETE_WORKLOAD, target_workload="bad")
+        assert not answer.accepted
+        assert "/workloads/bad" in answer.reason
 
 
 async def test_F86_under_the_id_of_a_record_that_cannot_be_read_nothing_is_created() -> None:
