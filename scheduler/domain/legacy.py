@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, ValidationError
 
+from scheduler.domain import volume
 from scheduler.domain.errors import InvalidInput
 from scheduler.domain.ids import check_id, project_name
 from scheduler.domain.kind import TYPES, workload_type
@@ -23,10 +24,12 @@ from scheduler.domain.revision import revision_of
 from scheduler.domain.workload import (
     Actual,
     Desired,
+    ManagedVolume,
     Phase,
     Reason,
     Retry,
     StatusInfo,
+    VmSpec,
     WorkloadSpec,
     WorkloadStatus,
 )
@@ -52,6 +55,9 @@ _NOTES = frozenset({
 _NOTE_PREFIXES = ("usage_", "reason_", "container.")
 _FACTS = ("vm.primary_ip",)
 _EMBEDDED_VM = "persys.vm_spec_b64"
+_VM_VOLUMES = "managedVolumes"
+_SHORT_MODES = {"rwo": volume.READ_WRITE_ONCE, "rox": volume.READ_ONLY_MANY, "rwx": volume.READ_WRITE_MANY}
+_ACCESS_MODES = {mode.lower(): mode for mode in volume.ACCESS_MODES} | _SHORT_MODES
 _STATES = {str(state).lower(): state for state in Actual if state}
 _PHASES = {str(phase).lower(): phase for phase in Phase}
 _DESIRED = {str(state).lower(): state for state in Desired}
@@ -142,6 +148,8 @@ def _spec(found: WorkloadSpec, status: WorkloadStatus) -> WorkloadSpec:
         "desired_state": _desired(found, status),
         "command": " ".join(found.command_list) or found.command,
         "ports": tuple(port if "/" in port else f"{port}/tcp" for port in found.ports),
+        "managed_volumes": _volumes(found),
+        "vm": _machine(found.vm),
         "compose": "",
         "compose_yaml": yaml,
         "project_name": found.project_name or (project_name(found.id) if kind == "compose" else ""),
@@ -151,6 +159,41 @@ def _spec(found: WorkloadSpec, status: WorkloadStatus) -> WorkloadSpec:
     }
     spec = WorkloadSpec(**fields)
     return spec if spec.revision_id else spec.replace(revision_id=revision_of(spec))
+
+
+def _volumes(found: WorkloadSpec) -> tuple[ManagedVolume, ...]:
+    """Return the volumes of a workload and of the machine in it, each once, with access modes and policies as ours."""
+    inner = (found.vm.model_extra or {}).get(_VM_VOLUMES, ()) if found.vm else ()
+    if not isinstance(inner, list | tuple):
+        raise InvalidInput(f"vm.{_VM_VOLUMES}", "is not a list")
+    try:
+        named = [*found.managed_volumes, *(ManagedVolume.model_validate(one) for one in inner)]
+    except ValidationError as error:
+        raise InvalidInput(f"vm.{_VM_VOLUMES}", _flaw(error)) from None
+    found_by_name: dict[str, ManagedVolume] = {}
+    for one in named:
+        found_by_name.setdefault(one.name, _volume(one))
+    return tuple(found_by_name.values())
+
+
+def _volume(found: ManagedVolume) -> ManagedVolume:
+    check_id("managedVolumes.name", found.name)
+    said = found.access_mode.strip().lower()
+    retain = found.retain_policy.strip().lower() == volume.RETAIN.lower()
+    return found.replace(
+        driver=volume.driver_name(found.driver),
+        access_mode=_ACCESS_MODES.get(said, found.access_mode),
+        retain_policy=volume.RETAIN if retain else volume.DELETE,
+    )
+
+
+def _machine(found: VmSpec | None) -> VmSpec | None:
+    """Return a machine without its volumes, which are the workload's."""
+    extra = (found.model_extra or {}) if found else {}
+    if found is None or _VM_VOLUMES not in extra:
+        return found
+    told = {name: getattr(found, name) for name in VmSpec.model_fields}
+    return VmSpec(**told, **{k: v for k, v in extra.items() if k != _VM_VOLUMES})
 
 
 def _desired(found: WorkloadSpec, status: WorkloadStatus) -> Desired:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from scheduler.domain.policy import is_exclusive
 from scheduler.domain.shard import ClusterRecord
 from scheduler.domain.workload import WorkloadSpec
 from scheduler.pb import agent_pb2
 from scheduler.store.etcd import Etcd
-from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, LEDGERS, LEGACY, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.keys import (
+    ATTACHMENTS,
+    CLUSTER,
+    CLUSTER_ID,
+    DRIFTS,
+    LEDGERS,
+    LEGACY,
+    SPECS,
+    STATUSES,
+    TOMBSTONES,
+    VOLUMES,
+)
 from scheduler.store.kv import EtcdApi, Put
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.replicas import write_copies
@@ -154,6 +167,30 @@ async def test_F86_an_exclusive_workload_stays_on_its_node_and_runs_once(lost: b
         ledger = (await fleet.store.get(LEDGERS, "n-1")).record
         assert ledger
         assert "web" in ledger.commitments
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_F86_a_volume_of_one_writer_stays_attached_where_it_is(known: bool) -> None:
+    """Whether the reference scheduler has left a record of it or not: nobody else gets it meanwhile."""
+    volume = {"name": "data", "driver": "nfs", "sizeGb": 1, "accessMode": "ReadWriteOnce", "mountPath": "/data"}
+    record = {
+        **volume, "id": "nfs:data", "phase": "Attached", "workloadRefs": ["web"], "attachedNodes": ["n-1"],
+        "retainPolicy": "Delete", "lastError": "", "createdAt": "2025-11-02T10:00:00Z",
+    }  # fmt: skip
+    async with world() as fleet:
+        await with_copy(fleet)
+        if known:
+            await fleet.etcd.txn((), [Put("/volumes/nfs:data", json.dumps(record).encode())])
+        await store(fleet, managedVolumes=[volume])
+        await fleet.cycle()
+        assert (await fleet.status()).attached == ("nfs:data",)
+        stored = (await fleet.store.get(VOLUMES, "nfs:data")).record
+        assert stored
+        assert list(stored.nodes_of("web")) == ["n-1"]
+        assert await fleet.exists(ATTACHMENTS, "n-1/web/nfs:data")
+        spec = (await fleet.store.get(SPECS, "web")).record
+        assert spec
+        assert is_exclusive(spec)
 
 
 async def test_F86_a_node_without_a_record_owes_the_end_of_its_copy() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from scheduler.domain.errors import InvalidInput
 from scheduler.domain.legacy import LegacyWorkload, in_our_form, is_foreign, legacy_flaw, legacy_pair
+from scheduler.domain.node import Node
 from scheduler.domain.policy import allows_move, is_exclusive
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from tests.support.legacy import REVISION, spec_json, status_json, unassigned, whole_json
@@ -122,9 +124,32 @@ def test_F86_a_machine_stays_exclusive() -> None:
     assert is_exclusive(spec)
 
 
+def test_F86_volumes_of_a_machine_are_the_workloads() -> None:
+    """Each once; who writes alone is known in whatever way it is spelled; a name that no key can have is a flaw."""
+    inner = {"name": "a", "driver": "CEPH_RBD", "accessMode": "readwriteonce", "retainPolicy": "retain"}
+    outer = {"name": "b", "driver": "", "accessMode": "RWO"}
+    spec, _ = whole(type="vm", vm={"name": "v", "managedVolumes": [inner, outer]}, managedVolumes=[outer])
+    assert [(v.name, v.driver, v.access_mode, v.retain_policy) for v in spec.managed_volumes] == [
+        ("b", "local", "ReadWriteOnce", "Delete"), ("a", "ceph-rbd", "ReadWriteOnce", "Retain"),
+    ]  # fmt: skip
+    assert spec.vm
+    assert not spec.vm.model_extra
+    for wrong in ("x", [{"driver": "local"}], [{"name": "../x"}]):
+        flawed = LegacyWorkload.from_json(whole_json(type="vm", vm={"managedVolumes": wrong}))
+        assert "anagedVolumes" in legacy_flaw("web", flawed)
+
+
 def test_F86_ours_are_told_from_foreign_ones_by_their_generation() -> None:
     """Ours always tell it, also after the takeover."""
     assert is_foreign(WorkloadSpec.from_json(spec_json()))
     spec, _ = whole()
     assert not is_foreign(spec)
     assert not is_foreign(WorkloadSpec.from_json(spec.to_json()))
+
+
+def test_F86_null_is_absent_in_every_record() -> None:
+    """So Go writes lists and maps that are empty; a field that must be there is missed all the same."""
+    node = Node.from_json(b'{"nodeId":"n-1","labels":null,"taints":null,"status":"Ready","lastHeartbeat":null}')
+    assert (node.labels, node.taints) == ({}, ())
+    with pytest.raises(ValidationError):
+        Node.from_json(b'{"nodeId":null}')
