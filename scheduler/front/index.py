@@ -193,8 +193,9 @@ class FleetIndex:
 
     def _legacy_changes(self, changes: Sequence[Change]) -> tuple[list[Change], list[Change]]:
         """Return what ceases to be shown by a whole record, and what begins to be, as changes of spec and status."""
-        touched = [c.id for c in changes if c.table is LEGACY]
-        touched += [c.id for c in changes if c.table is SPECS and (c.id in self._legacy or not c.after.record)]
+        if not self._legacy and not self._cache.all(LEGACY):
+            return [], []
+        touched = [c.id for c in changes if c.table in (LEGACY, SPECS, STATUSES)]
         gone: list[Change] = []
         new: list[Change] = []
         for workload_id in dict.fromkeys(touched):
@@ -208,9 +209,10 @@ class FleetIndex:
 
     def _legacy_shown(self, workload_id: str) -> LegacyWorkload | None:
         found = self._cache.get(LEGACY, workload_id).record
-        if found is None or self._cache.get(SPECS, workload_id).record or legacy_flaw(workload_id, found):
+        if found is None or legacy_flaw(workload_id, found):
             return None
-        return found
+        has_ours = self._cache.get(SPECS, workload_id).record or self._cache.get(STATUSES, workload_id).record
+        return None if has_ours else found
 
     def _take_ids(self, ids: SortedIds, changes: Sequence[Change]) -> None:
         new = [c.id for c in changes if c.after.record and not (c.before and c.before.record)]

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.convergence.phase import phase_shown
+from scheduler.domain.legacy import LegacyWorkload
 from scheduler.domain.node import Node
 from scheduler.domain.record import Record
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.front.index import FleetIndex, SortedIds
 from scheduler.store.cache import Cache, Change
-from scheduler.store.keys import NODES, SPECS, STATUSES, Table
+from scheduler.store.keys import LEGACY, NODES, SPECS, STATUSES, Table
 from scheduler.store.memory import MemoryEtcd
 from scheduler.store.write import Versioned
 
@@ -27,6 +28,7 @@ RECORDS = st.one_of(
         IDS,
         st.none() | st.tuples(st.sampled_from(["Running", "Failed", "Pending", "Deleted", ""]), NODE_IDS),
     ),
+    st.tuples(st.just(LEGACY), IDS, st.none() | st.tuples(st.sampled_from(["Running", "lambda"]), NODE_IDS)),
 )
 
 
@@ -39,14 +41,21 @@ def record(table: Table[Record], identifier: str, what: object) -> Record | None
     if table is SPECS:
         return WorkloadSpec(id=identifier, type="container", desired_state=str(what))
     assert isinstance(what, tuple)
+    if table is LEGACY and what[0] == "lambda":
+        return LegacyWorkload(flaw="type")
+    if table is LEGACY:
+        status = WorkloadStatus(id=identifier, status=what[0], node_id=what[1])
+        return LegacyWorkload(spec=WorkloadSpec(id=identifier, type="container"), status=status)
     return WorkloadStatus(id=identifier, status=what[0], node_id=what[1])
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(RECORDS, max_size=5, unique_by=lambda r: (r[0].prefix, r[1])), max_size=12))
-def test_the_index_agrees_with_a_count_from_scratch(revisions: list[list[tuple[Table[Record], str, object]]]) -> None:
-    """After any sequence of changes, whole revisions at a time."""
-    cache = Cache(MemoryEtcd(), (NODES, SPECS, STATUSES))
+def test_F86_the_index_agrees_with_a_count_from_scratch(
+    revisions: list[list[tuple[Table[Record], str, object]]],
+) -> None:
+    """After any sequence of changes, whole revisions at a time, whole records of the reference scheduler's included."""
+    cache = Cache(MemoryEtcd(), (NODES, SPECS, STATUSES, LEGACY))
     index = FleetIndex(cache)
     for number, changes in enumerate(revisions, 1):
         told = []
@@ -65,6 +74,10 @@ def test_the_index_agrees_with_a_count_from_scratch(revisions: list[list[tuple[T
     nodes = {i: v.record for i, v in cache.all(NODES).items() if v.record}
     specs = {i: v.record for i, v in cache.all(SPECS).items() if v.record}
     statuses = {i: v.record for i, v in cache.all(STATUSES).items() if v.record}
+    for identifier, whole in cache.all(LEGACY).items():
+        old = whole.record
+        if old and old.spec and old.status and identifier not in specs and identifier not in statuses:
+            specs[identifier], statuses[identifier] = old.spec, old.status
     assert list(index.node_ids) == sorted(nodes)
     assert list(index.workload_ids) == sorted(specs)
     assert index.desired() == Counter(s.desired_state for s in specs.values())
