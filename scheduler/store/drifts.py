@@ -12,7 +12,7 @@ from scheduler.domain.drift import DriftRecord, drift_id
 from scheduler.domain.errors import Refused
 from scheduler.domain.node import Node
 from scheduler.store.cache import Cache
-from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, LEGACY, NODES, SPECS, STATUSES, TOMBSTONES
+from scheduler.store.keys import CLUSTER, CLUSTER_ID, DRIFTS, LEGACY, NODES, SPECS, STATUSES, TOMBSTONES, Table
 from scheduler.store.store import Store
 from scheduler.store.tombstones import tombstone_id
 from scheduler.store.write import NO_BASIS, Basis, Guard, Ref, View, Write
@@ -157,7 +157,8 @@ def _why_not(view: View, seen: DriftRecord, node: Node, cluster_id: str) -> str:
         return f'etcd or node "{node_id}" is of another cluster'
     if there is None or (there.agent_endpoint, there.instance_id) != (node.agent_endpoint, node.instance_id):
         return f'node "{node_id}" was registered anew or removed'
-    if any(view.get(table, workload_id).record for table in (SPECS, STATUSES, LEGACY)):
+    tables: tuple[Table[Any], ...] = (SPECS, STATUSES, LEGACY)
+    if any(view.get(table, workload_id).record for table in tables):
         return f'workload "{workload_id}" has a record: delete the workload itself'
     if view.get(TOMBSTONES, tombstone_id(node_id, workload_id)).record:
         return f'node "{node_id}" is removing "{workload_id}" already'

@@ -145,6 +145,10 @@ class Rig:
         await eventually(lambda: len(self.front.heartbeats.reports.pump) == 0)
         await self.parts.cache.wait_revision(self.parts.store.last_revision, 5)
 
+    async def told(self) -> None:
+        """Wait until all events so far are sent: to etcd, which takes a batch every half second, without Redis."""
+        await eventually(lambda: not self.parts.events._waiting)
+
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10.0) -> None:
     """Wait until the condition holds; fail after so many seconds."""

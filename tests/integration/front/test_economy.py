@@ -48,6 +48,7 @@ async def test_F44_heartbeats_without_news_cost_nothing_whatever_there_is(etcd: 
         await rig.control.DrainNode(pb.DrainNodeRequest(node_id="n1", reason="maintenance"))
         await beats(rig, statuses, 2)
         assert [key for key in await rig.stored() if key.startswith(DRIFTS.prefix)]
+        await rig.told()
         counting.calls.clear()
         await beats(rig, statuses, 10)
         assert counting.of_work == []
@@ -62,6 +63,7 @@ async def test_F6_news_of_one_workload_costs_one_write(etcd: EtcdApi) -> None:
             await rig.apply(f"w{number}")
         statuses = await roster(rig, *(f"w{number}" for number in range(20)))
         await beats(rig, statuses, 2)
+        await rig.told()
         counting.calls.clear()
         statuses[7].state = "Failed"
         await beats(rig, statuses, 3)
