@@ -60,6 +60,17 @@ class NotServed(FleetbeatError):  # noqa: N818
     reason = "NOT_SERVED"
 
 
+class Forbidden(FleetbeatError):  # noqa: N818
+    """The certificate of the caller does not allow this."""
+
+    reason = "FORBIDDEN"
+
+    def __init__(self, message: str = "", *, field: str = "") -> None:
+        """Take the message, and the field of the request that it is about; blank: none."""
+        super().__init__(message)
+        self.field = field
+
+
 CODES: dict[type[FleetbeatError], grpc.StatusCode] = {
     InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     BadBackup: grpc.StatusCode.INVALID_ARGUMENT,
@@ -79,6 +90,7 @@ CODES: dict[type[FleetbeatError], grpc.StatusCode] = {
     TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Stopping: grpc.StatusCode.UNAVAILABLE,
     NotServed: grpc.StatusCode.UNIMPLEMENTED,
+    Forbidden: grpc.StatusCode.PERMISSION_DENIED,
 }
 """By the nearest class in the exception's ancestry; what is not in it is INTERNAL."""
 
@@ -90,7 +102,8 @@ def code_of(error: FleetbeatError) -> grpc.StatusCode:
 
 def status_of(error: FleetbeatError) -> grpc.Status:
     """Return the status to end a call with: code, message, ErrorInfo."""
-    metadata = {"field": error.field} if isinstance(error, InvalidInput) else {}
+    field = error.field if isinstance(error, InvalidInput | Forbidden) else ""
+    metadata = {"field": field} if field else {}
     return _status(code_of(error), str(error), error.reason, metadata)
 
 
