@@ -24,11 +24,13 @@ from agent.process.cgroups import Cgroups, mounts
 from agent.process.runtime import ProcessRuntime
 from agent.roster import Roster
 from agent.runtimes import Runtimes
-from agent.service import AgentService, IdentityCheck, NodeAgentService
+from agent.service import AgentService, CallerCheck, IdentityCheck, NodeAgentService
 from agent.shelf import FolderInUse, Identity, Shelf
 from agent.telemetry import Telemetry
 from agent.workload import SUPERSEDED, Parts
 from scheduler.pb import agent_pb2_grpc, fleetbeat_pb2_grpc
+from scheduler.tls.credentials import ChannelCredentials, server_credentials
+from scheduler.tls.files import BadFiles, FollowedFiles
 
 if TYPE_CHECKING:
     from agent.engine.offer import DockerOffer
@@ -64,6 +66,7 @@ class Agent:
     telemetry: Telemetry
     docker: DockerOffer | None
     guard: Guard
+    certificates: FollowedFiles | None = None
     link: Link | None = None
 
     def types(self) -> list[str]:
@@ -161,7 +164,11 @@ def build(options: Options, shelf: Shelf, identity: Identity) -> Agent:
     parts = Parts(shelf, runtimes, actions, options.stop_grace_seconds, changed, guard)
     roster = Roster(parts, shelf.load_deleted())
     telemetry = Telemetry(runtimes, options.data)
-    agent = Agent(options, identity, shelf, runtimes, process, roster, actions, telemetry, docker, guard)
+    try:
+        certificates = FollowedFiles(options.tls) if options.tls else None
+    except BadFiles as error:
+        raise CannotStart(f"--ca, --cert and --key: {error}") from None
+    agent = Agent(options, identity, shelf, runtimes, process, roster, actions, telemetry, docker, guard, certificates)
     return agent
 
 
@@ -205,7 +212,8 @@ async def _link(agent: Agent, bound: Address) -> Link:
         workload_types=agent.types,
         agent_id=agent.identity.agent_id,
     )
-    return Link(options.servers, about, agent.roster, agent.telemetry, Standing(agent))
+    credentials = ChannelCredentials(agent.certificates).current if agent.certificates else None
+    return Link(options.servers, about, agent.roster, agent.telemetry, Standing(agent), credentials=credentials)
 
 
 async def _until_stopped(stop: asyncio.Event, jobs: list[Coroutine[Any, Any, None]]) -> None:
@@ -223,7 +231,10 @@ async def _until_stopped(stop: asyncio.Event, jobs: list[Coroutine[Any, Any, Non
 @contextlib.asynccontextmanager
 async def _serving(agent: Agent) -> AsyncIterator[Address]:
     """Serve the agent's services for the block; yields the address that was bound."""
-    server = grpc.aio.server(interceptors=[IdentityCheck(agent.options.node_id)], options=_OPTIONS)
+    checks: list[grpc.aio.ServerInterceptor] = [IdentityCheck(agent.options.node_id)]
+    if agent.options.callers:
+        checks.insert(0, CallerCheck(agent.options.callers))
+    server = grpc.aio.server(interceptors=checks, options=_OPTIONS)
     service = AgentService(agent.roster, agent.actions, agent.runtimes, agent.telemetry)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(service, server)
     fleetbeat_pb2_grpc.add_NodeAgentServicer_to_server(NodeAgentService(agent.roster, agent.runtimes), server)
@@ -231,7 +242,10 @@ async def _serving(agent: Agent) -> AsyncIterator[Address]:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     listen = agent.options.listen
     try:
-        port = server.add_insecure_port(str(listen))
+        if agent.certificates:
+            port = server.add_secure_port(str(listen), server_credentials(agent.certificates))
+        else:
+            port = server.add_insecure_port(str(listen))
     except RuntimeError as error:
         raise CannotStart(f"--listen: cannot listen on {listen}: {error}") from None
     if port == 0:

@@ -103,8 +103,14 @@ class Link:
         roster: Roster,
         telemetry: Telemetry,
         contact: Contact | None = None,
+        *,
+        credentials: Callable[[], grpc.ChannelCredentials] | None = None,
     ) -> None:
-        """Take the addresses of the fronts, host:port, in the order in which to try them."""
+        """Take the addresses of the fronts, host:port, in the order in which to try them.
+
+        credentials: returns those of a new connection; None: no TLS.
+        """
+        self._credentials = credentials
         self._contact: Contact = contact or Unheeded()
         self._servers = list(servers)
         self._about = about
@@ -265,8 +271,13 @@ class Link:
 
     def _stub(self) -> control_pb2_grpc.AgentControlAsyncStub:
         if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._server, options=_OPTIONS)
+            self._channel = self._dial()
         return control_pb2_grpc.AgentControlStub(self._channel)
+
+    def _dial(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._server, options=_OPTIONS)
+        return grpc.aio.secure_channel(self._server, self._credentials(), options=_OPTIONS)
 
     async def _disconnect(self) -> None:
         if self._channel:

@@ -17,8 +17,10 @@ from agent.options import (
     parse_address,
     parse_advertised,
     parse_label,
+    parse_names,
     parse_node_id,
     parse_servers,
+    tls_of,
 )
 
 MAX_CAPACITY = 2**31 - 1
@@ -75,6 +77,24 @@ def _listen(text: str) -> Address:
     "ADVERTISE",
     "Address to tell the control plane.  [default: found out]",
     type=Checked("host[:port]", parse_advertised),
+    default="",
+    show_default=False,
+)
+@_option(
+    "--ca",
+    "CA",
+    "CA file: turns TLS on, towards the fronts and for whoever calls; with --cert and --key.",
+    default="",
+    show_default=False,
+)
+@_option("--cert", "CERT", "Certificate file of this node, used on both ways.", default="", show_default=False)
+@_option("--key", "KEY", "Key file of the certificate.", default="", show_default=False)
+@_option(
+    "--control-plane-names",
+    "CONTROL_PLANE_NAMES",
+    "Names (common or DNS) in the certificates of the control plane, comma-separated: only those may call this agent.  "
+    "[default: any of the CA]",
+    type=Checked("name[,name…]", parse_names),
     default="",
     show_default=False,
 )
@@ -161,6 +181,10 @@ def agent_command(
     stop_grace: float,
     output_max_bytes: int,
     stop_after: float,
+    ca: str,
+    cert: str,
+    key: str,
+    control_plane_names: tuple[str, ...],
     log_level: str,
     log_format: str,
     **rest: Any,
@@ -171,8 +195,16 @@ def agent_command(
     """
     if len(label) > MAX_LABELS:
         raise click.UsageError(f"--label: {len(label)} labels were given, at most {MAX_LABELS} are allowed")
+    try:
+        tls = tls_of(ca, cert, key)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if control_plane_names and tls is None:
+        raise click.UsageError("--control-plane-names needs --ca, --cert and --key: without TLS callers have no names")
     options = Options(
         node_id=node_id,
+        tls=tls,
+        callers=control_plane_names,
         data=(data or pathlib.Path(".fleetbeat") / "agents" / node_id).absolute(),
         labels=dict(label),
         stop_grace_seconds=stop_grace,

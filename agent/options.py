@@ -9,8 +9,10 @@ import socket
 from dataclasses import dataclass
 
 from agent.orders import InvalidRequest, check_id
+from scheduler.tls.files import TlsFiles
 
 MAX_LABELS = 64
+MAX_NAMES = 64
 RESERVED_LABELS = "fleetbeat."
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
 _MAX_LABEL_VALUE = 256
@@ -49,6 +51,10 @@ class Options:
     output_most_bytes: int
     stop_workloads_on_exit: bool
     allow_privileged: bool = False
+    tls: TlsFiles | None = None
+    """Certificates towards the fronts and of the agent itself; None: no TLS."""
+    callers: tuple[str, ...] = ()
+    """Names in the certificates of those that may call the agent; none: any of the CA."""
     stop_after_seconds: float = 60.0
     """How long an exclusive workload may run unheard when its order does not say."""
 
@@ -71,6 +77,23 @@ def parse_servers(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("at least one host:port is needed")
     return found
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list; raises ValueError."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if len(names) > MAX_NAMES:
+        raise ValueError(f"{len(names)} names were given, at most {MAX_NAMES} are allowed")
+    return names
+
+
+def tls_of(ca: str, cert: str, key: str) -> TlsFiles | None:
+    """Return the certificate files, None when there are none; raises ValueError when some are missing."""
+    if not (ca or cert or key):
+        return None
+    if not (ca and cert and key):
+        raise ValueError("--ca, --cert and --key must be given together")
+    return TlsFiles(ca, cert, key)
 
 
 def parse_label(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -20,6 +20,7 @@ from agent.runtimes import RuntimeAway, Runtimes
 from agent.telemetry import Telemetry
 from agent.workload import Workload
 from scheduler.pb import agent_pb2, agent_pb2_grpc, fleetbeat_pb2, fleetbeat_pb2_grpc
+from scheduler.tls.credentials import names_of
 
 log = structlog.get_logger(__name__)
 
@@ -223,15 +224,47 @@ class IdentityCheck(grpc.aio.ServerInterceptor):
             return handler
         text = f"this is node {self._node_id!r}, the call is meant for node {str(meant)[:140]!r}"
 
-        async def refuse(_request: object, context: Context) -> None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        return _refusal(handler, grpc.StatusCode.FAILED_PRECONDITION, lambda _context: text)
 
-        async def refuse_stream(_request: object, context: Context) -> AsyncIterator[None]:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-            yield
 
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                refuse_stream, handler.request_deserializer, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(refuse, handler.request_deserializer, handler.response_serializer)
+class CallerCheck(grpc.aio.ServerInterceptor):
+    """Refuses callers whose certificate is not one of the control plane: another node's is of the same CA."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        """Take the names that the control plane's certificates have."""
+        self._names = frozenset(names)
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Pass the call on, or answer PERMISSION_DENIED; health is told to every certificate of the CA."""
+        handler = await continuation(details)
+        if handler is None or details.method.startswith("/grpc.health.v1.Health/"):
+            return handler
+        return _refusal(handler, grpc.StatusCode.PERMISSION_DENIED, self._objection)
+
+    def _objection(self, context: Context) -> str:
+        names = names_of(context.auth_context())
+        if self._names.intersection(names):
+            return ""
+        return f"the certificate of {', '.join(names)[:200]!r} is not among --control-plane-names"
+
+
+def _refusal(handler: Any, code: grpc.StatusCode, objection: Callable[[Context], str]) -> Any:
+    """Return the handler behind a check that answers with this code and the objection, if there is one."""
+
+    async def call(request: object, context: Context) -> Any:
+        if text := objection(context):
+            await context.abort(code, text)
+        return await handler.unary_unary(request, context)
+
+    async def stream(request: object, context: Context) -> AsyncIterator[Any]:
+        if text := objection(context):
+            await context.abort(code, text)
+        async for answer in handler.unary_stream(request, context):
+            yield answer
+
+    coders = (handler.request_deserializer, handler.response_serializer)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(stream, *coders)
+    return grpc.unary_unary_rpc_method_handler(call, *coders)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import grpc
 from redis.asyncio import Redis
 
 from scheduler.agents.client import Agents
@@ -25,7 +26,7 @@ from scheduler.placement.capacity import Overcommit
 from scheduler.queues.admission import Admission
 from scheduler.queues.app import make_app
 from scheduler.queues.publish import Publisher, WakeUps
-from scheduler.settings import Settings
+from scheduler.settings import Settings, SettingsError
 from scheduler.store.cache import Cache, Change
 from scheduler.store.cluster import ensure_shard_map, join_cluster, refuse_another
 from scheduler.store.endpoints import TlsFiles
@@ -44,6 +45,8 @@ from scheduler.telemetry.pulses import Pulses
 from scheduler.telemetry.redis import make_redis
 from scheduler.telemetry.shared import SharedMetrics
 from scheduler.telemetry.spare_pulses import SparedPulses
+from scheduler.tls.credentials import ChannelCredentials
+from scheduler.tls.files import BadFiles, FollowedFiles
 
 _READY_SECONDS = 10.0
 _GAPS_PER_LEASE = 3
@@ -222,6 +225,7 @@ def _open_agents(settings: Settings, cache: Cache, metrics: Metrics, stack: Asyn
         timeout_seconds=settings.agent_rpc_timeout_seconds,
         in_flight=settings.reconcile_concurrency,
         per_node=settings.calls_per_node,
+        credentials=_agent_credentials(settings),
         on_call=metrics.agent_call,
         on_breaker=metrics.breakers_opened.inc,
         on_dial=metrics.channels_opened.inc,
@@ -231,6 +235,17 @@ def _open_agents(settings: Settings, cache: Cache, metrics: Metrics, stack: Asyn
     )
     stack.push_async_callback(agents.close)
     return agents
+
+
+def _agent_credentials(settings: Settings) -> Callable[[], grpc.ChannelCredentials] | None:
+    if not settings.agent_tls_enabled:
+        return None
+    try:
+        return ChannelCredentials(FollowedFiles(settings.tls_files)).current
+    except BadFiles as error:
+        raise SettingsError(
+            f"TLS towards agents is on, but {error}; PERSYS_TLS_CA, PERSYS_TLS_CERT and PERSYS_TLS_KEY name the files"
+        ) from None
 
 
 def _open_events(

@@ -28,6 +28,7 @@ from scheduler.settings_values import (
     Endpoints,
     Flag,
     GitOrigins,
+    Names,
     Number,
     OptionalHostPort,
     OptionalIp,
@@ -36,11 +37,13 @@ from scheduler.settings_values import (
     Whole,
     allowed_values,
     env,
+    flag_or_auto,
     format_duration,
     level,
     lower,
     variable_of,
 )
+from scheduler.tls.files import TlsFiles
 
 _log = logging.getLogger(__name__)
 _DOMAIN = "a domain name, or - for none"
@@ -80,6 +83,7 @@ class Settings(BaseSettings):
 
     sections: ClassVar[dict[str, str]] = {
         "grpc_addr": "Front",
+        "tls": "TLS and authorisation",
         "etcd_endpoints": "etcd",
         "redis_addr": "Broker and telemetry",
         "shard_count": "Shards and cycles",
@@ -147,6 +151,52 @@ class Settings(BaseSettings):
         "Where people find Flower; `fleetbeat status` shows it.",
         allowed="http://… or https://…",
         pattern=r"^(https?://[^\s@]+)?$",
+    )
+
+    # TLS and authorisation
+    tls: Annotated[Literal["auto", "on", "off"], BeforeValidator(lower)] = env(
+        "FLEETBEAT_TLS",
+        "auto",
+        "Whether the front speaks TLS, with certificates on both sides; auto: when a file of it is named.",
+        reference="there: on unless started with -insecure",
+    )
+    tls_ca: str = env(
+        "PERSYS_TLS_CA",
+        "/etc/persys/certs/persys_scheduler/ca.pem",
+        "CA file: of clients, of agents and of the front's own certificate.",
+        allowed="a path",
+    )
+    tls_cert: str = env(
+        "PERSYS_TLS_CERT",
+        "/etc/persys/certs/persys_scheduler/persys_scheduler.crt",
+        "Certificate file, towards clients and agents.",
+        allowed="a path",
+    )
+    tls_key: str = env(
+        "PERSYS_TLS_KEY",
+        "/etc/persys/certs/persys_scheduler/persys_scheduler-key.key",
+        "Key file of the certificate.",
+        allowed="a path",
+    )
+    authorization: Annotated[Literal["none", "names"], BeforeValidator(lower)] = env(
+        "FLEETBEAT_AUTHORIZATION",
+        "none",
+        "none: every certificate of the CA may call everything; names: what its names allow.",
+    )
+    operator_names: Names = env(
+        "FLEETBEAT_OPERATOR_NAMES",
+        (),
+        "Names (common or DNS) in certificates of operators and gateways; FLEETBEAT_AUTHORIZATION=names needs some.",
+        allowed="comma-separated names; *.example.org stands for any one label before the rest",
+        max_length=64,
+    )
+    node_names: str = env(
+        "FLEETBEAT_NODE_NAMES",
+        "{node_id}.node.fleetbeat",
+        "The name (common or DNS) that makes a certificate one of a node.",
+        allowed="a name with {node_id} in it once, and something else beside it",
+        pattern=r"^([A-Za-z0-9._:/-]+\{node_id\}[A-Za-z0-9._:/-]*|\{node_id\}[A-Za-z0-9._:/-]+)$",
+        max_length=253,
     )
 
     # etcd
@@ -422,11 +472,11 @@ class Settings(BaseSettings):
         ge=0.1,
         le=900,
     )
-    agent_tls_enabled: Flag = env(
+    agent_tls: Annotated[Literal["auto", "true", "false"], BeforeValidator(flag_or_auto)] = env(
         "SCHEDULER_AGENT_TLS_ENABLED",
-        default=False,
-        meaning="TLS towards agents. Not built yet: true is refused, so that nobody relies on it.",
-        reference="there: true unless started with -insecure",
+        "auto",
+        "TLS towards agents, with the files of PERSYS_TLS_*; auto: when the front speaks it.",
+        allowed="true, false, 1, 0, yes, no or auto",
     )
 
     # Placement
@@ -541,6 +591,23 @@ class Settings(BaseSettings):
         }
 
     @property
+    def tls_enabled(self) -> bool:
+        """Whether the front speaks TLS."""
+        if self.tls != "auto":
+            return self.tls == "on"
+        return bool(self.model_fields_set & {"tls_ca", "tls_cert", "tls_key"})
+
+    @property
+    def agent_tls_enabled(self) -> bool:
+        """Whether agents are called over TLS."""
+        return self.tls_enabled if self.agent_tls == "auto" else self.agent_tls == "true"
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """The files of both."""
+        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
     def otlp_endpoint(self) -> str:
         """Where traces go; blank: nowhere."""
         return self.otel_exporter_otlp_endpoint or self.jaeger_endpoint
@@ -638,8 +705,10 @@ def _login_contradictions(s: Settings) -> Iterator[str]:
         yield "FLEETBEAT_ETCD_CERT needs FLEETBEAT_ETCD_CA: without a CA there is no TLS"
     if bool(s.etcd_user) != bool(s.etcd_password.get_secret_value()):
         yield "FLEETBEAT_ETCD_USER and FLEETBEAT_ETCD_PASSWORD must be given together"
-    if s.agent_tls_enabled:
-        yield "SCHEDULER_AGENT_TLS_ENABLED=true: TLS towards agents is not built yet; allowed: false"
+    if s.authorization == "names" and not s.tls_enabled:
+        yield "FLEETBEAT_AUTHORIZATION=names needs TLS (FLEETBEAT_TLS=on): without it callers have no names"
+    if s.authorization == "names" and not s.operator_names:
+        yield "FLEETBEAT_AUTHORIZATION=names needs FLEETBEAT_OPERATOR_NAMES, or nobody may apply or read anything"
 
 
 _BROKERS = ("redis", "rediss", "sentinel", "amqp", "amqps", "memory", "filesystem")

@@ -6,20 +6,16 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-_OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|NODE_ID|(AGENT|WORKLOAD|TEST)_.*)")
+_OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|CA|CERT|KEY|NODE_ID|(AGENT|WORKLOAD|TEST)_.*)")
 """Read by the command line, the agent, workloads and tests."""
 _SERVICE_LINK = re.compile(r"FLEETBEAT_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 """What Kubernetes puts into every pod for a Service whose name begins with fleetbeat."""
 
-_TLS = "the front does not speak TLS yet"
 _VAULT = "certificates do not come from Vault yet"
 _WAIT = "every call to an agent has the deadline SCHEDULER_AGENT_RPC_TIMEOUT"
 _DEAD = "the reference system does not use it either"
 NOT_READ: dict[str, str] = {
-    "PERSYS_EXTERNAL_IP": _TLS,
-    "PERSYS_TLS_CA": _TLS,
-    "PERSYS_TLS_CERT": _TLS,
-    "PERSYS_TLS_KEY": _TLS,
+    "PERSYS_EXTERNAL_IP": _VAULT,
     "PERSYS_VAULT_*": _VAULT,
     "SCHEDULER_AGENT_STATUS_POLL_INTERVAL": _WAIT,
     "SCHEDULER_AGENT_APPLY_TIMEOUT": _WAIT,

@@ -72,6 +72,13 @@ def _flag(value: object) -> object:
         raise ValueError("is neither true nor false") from None
 
 
+def flag_or_auto(value: object) -> object:
+    """Take a flag, or auto, as one of the words true, false and auto."""
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    return str(_flag(value)).lower()
+
+
 def _split(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -150,6 +157,16 @@ def _git_origin(text: str) -> str:
     return f"{origin.scheme}://{origin.netloc.lower()}"
 
 
+def _names(value: object) -> object:
+    """Take names of certificates; * may stand for the first label."""
+    parts = _split(value)
+    if isinstance(parts, tuple | list):
+        for part in parts:
+            if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._:/ -]{0,251}[A-Za-z0-9])?", str(part), re.ASCII):
+                raise ValueError(f"{part!r} is not a name")
+    return parts
+
+
 def _broker(value: object) -> object:
     if isinstance(value, str) and value.strip() and urlsplit(value.strip().split(";")[0]).scheme not in _BROKERS:
         raise ValueError("is not the URL of a broker")
@@ -186,6 +203,7 @@ OptionalHostPort = Annotated[str, BeforeValidator(_optional_host_port)]
 Domain = Annotated[str, BeforeValidator(_domain)]
 OptionalIp = Annotated[str, BeforeValidator(_optional_ip)]
 GitOrigins = Annotated[tuple[str, ...], BeforeValidator(_git_origins)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 BrokerUrl = Annotated[SecretStr, BeforeValidator(_broker)]
 BindHost = Annotated[str, BeforeValidator(_bind_host)]
 Port = Annotated[Whole, Field(ge=1, le=_HIGHEST_PORT)]

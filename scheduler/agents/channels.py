@@ -44,9 +44,15 @@ class Peer:
     breaker: Breaker = field(default_factory=Breaker)
     replaced: bool = False
     """A new agent has taken its place, or the node is gone: do not call it any more."""
+    credentials: grpc.ChannelCredentials | None = None
 
     def __post_init__(self) -> None:
-        """Build the stubs once; they cost more than a call's own bookkeeping."""
+        """Make the stubs."""
+        self.talk_by(self.channel, self.credentials)
+
+    def talk_by(self, channel: grpc.aio.Channel, credentials: grpc.ChannelCredentials | None) -> None:
+        """Take a channel, and build the stubs once: they cost more than a call's own bookkeeping."""
+        self.channel, self.credentials = channel, credentials
         self.service: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(self.channel)
         self.node_agent: fleetbeat_pb2_grpc.NodeAgentAsyncStub = fleetbeat_pb2_grpc.NodeAgentStub(self.channel)
 
@@ -59,11 +65,12 @@ class Channels:
         *,
         per_node: int,
         grace_seconds: float,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Callable[[], grpc.ChannelCredentials] | None = None,
         on_dial: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the limit of calls to one node, how long those to a replaced agent may take, and TLS credentials.
+        """Take the limit of calls to one node, how long those to a replaced agent may take, and credentials.
 
+        credentials: returns another object when the certificate has changed; None: no TLS.
         on_dial: told of each new channel.
         """
         self._per_node = per_node
@@ -82,11 +89,14 @@ class Channels:
         address = (node.agent_endpoint, node.instance_id)
         known = self._peers.get(node.node_id)
         if known and known.address == address:
+            self._renew(known)
             return known
         self._drop(node.node_id, self._grace)
+        credentials = self._credentials() if self._credentials else None
         peer = Peer(
             address=address,
-            channel=self._dial(node.agent_endpoint),
+            channel=self._dial(node.agent_endpoint, credentials),
+            credentials=credentials,
             slots=asyncio.Semaphore(self._per_node),
             streams=asyncio.Semaphore(self._per_node),
         )
@@ -104,10 +114,18 @@ class Channels:
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
 
-    def _dial(self, endpoint: str) -> grpc.aio.Channel:
+    def _renew(self, peer: Peer) -> None:
+        """Dial anew when the certificate has changed; a connection that stands goes on with the old one."""
+        if self._credentials is None or peer.channel.get_state() is grpc.ChannelConnectivity.READY:
+            return
+        if (credentials := self._credentials()) is not peer.credentials:
+            self._close(peer.channel, self._grace)
+            peer.talk_by(self._dial(peer.address[0], credentials), credentials)
+
+    def _dial(self, endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
         self._on_dial()
-        if self._credentials:
-            return grpc.aio.secure_channel(endpoint, self._credentials, options=_OPTIONS)
+        if credentials:
+            return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
         return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
 
     def _drop(self, node_id: str, grace: float | None) -> None:
@@ -115,6 +133,9 @@ class Channels:
         if peer is None:
             return
         peer.replaced = True
-        task = asyncio.ensure_future(peer.channel.close(grace))
+        self._close(peer.channel, grace)
+
+    def _close(self, channel: grpc.aio.Channel, grace: float | None) -> None:
+        task = asyncio.ensure_future(channel.close(grace))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

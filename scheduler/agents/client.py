@@ -50,7 +50,7 @@ class Agents:
         timeout_seconds: float,
         in_flight: int = 64,
         per_node: int = 4,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: Callable[[], grpc.ChannelCredentials] | None = None,
         on_call: OnCall = lambda _rpc, _code, _seconds: None,
         on_breaker: Callable[[], None] = lambda: None,
         on_dial: Callable[[], None] = lambda: None,
@@ -62,6 +62,7 @@ class Agents:
 
         stop_after_seconds: of exclusive workloads that name none; lease_seconds: the least there is.
         kept_volumes: says which volumes of a copy a node must keep the data of when it removes the copy.
+        credentials: returns those of new connections; None: no TLS.
         on_call: told of each call: its name, its status code's name, how long it took.
         on_breaker: told of each breaker that opens.
         on_dial: told of each channel that is opened.

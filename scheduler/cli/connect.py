@@ -69,6 +69,22 @@ def _server_in(options: Options) -> str:
     return str(server)
 
 
+def _credentials_of(options: Options) -> grpc.ChannelCredentials | None:
+    """Return what the certificate files make; None when there are none. Raises CommandError."""
+    files = {"--ca": options.tls_ca, "--cert": options.tls_cert, "--key": options.tls_key}
+    if not any(files.values()):
+        return None
+    if missing := [name for name, path in files.items() if not path]:
+        raise CommandError(f"--ca, --cert and --key must be given together; {', '.join(missing)} is missing")
+    from scheduler.tls.credentials import channel_credentials  # noqa: PLC0415 - few commands need them
+    from scheduler.tls.files import BadFiles, TlsFiles, read_client_set  # noqa: PLC0415
+
+    try:
+        return channel_credentials(read_client_set(TlsFiles(options.tls_ca, options.tls_cert, options.tls_key)))
+    except BadFiles as error:
+        raise CommandError(f"--ca, --cert and --key: {error}") from None
+
+
 class Front:
     """A connection to one front, for one command: `async with Front(options) as front`."""
 
@@ -76,11 +92,12 @@ class Front:
         """Find out which fronts there are; raises CommandError."""
         self._servers = servers_of(options)
         self._is_embedded = not options.server
+        self._credentials = None if self._is_embedded else _credentials_of(options)
         self.server = self._servers[0]
 
     async def __aenter__(self) -> Self:
         """Connect to the first front that answers; raises UnreachableError."""
-        channels = [grpc.aio.insecure_channel(server, options=_CHANNEL) for server in self._servers]
+        channels = [self._dial(server) for server in self._servers]
         found: int | None = None
         try:
             found = await _first_ready(channels)
@@ -95,6 +112,11 @@ class Front:
         self.control: Any = control_pb2_grpc.AgentControlStub(self._channel)
         self.fleet: Any = fleetbeat_pb2_grpc.FleetStub(self._channel)
         return self
+
+    def _dial(self, server: str) -> grpc.aio.Channel:
+        if self._credentials:
+            return grpc.aio.secure_channel(server, self._credentials, options=_CHANNEL)
+        return grpc.aio.insecure_channel(server, options=_CHANNEL)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -30,6 +30,9 @@ class Options:
         default_factory=lambda: pathlib.Path(os.environ.get("FLEETBEAT_DATA", "").strip() or ".fleetbeat")
     )
     output: str = "table"
+    tls_ca: str = field(default_factory=lambda: os.environ.get("FLEETBEAT_CA", "").strip())
+    tls_cert: str = field(default_factory=lambda: os.environ.get("FLEETBEAT_CERT", "").strip())
+    tls_key: str = field(default_factory=lambda: os.environ.get("FLEETBEAT_KEY", "").strip())
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -65,9 +68,25 @@ _OUTPUT = click.option(
 )
 
 
+def _file(name: str, help_text: str) -> Callable[[F], F]:
+    return click.option(
+        f"--{name}",
+        f"tls_{name}",
+        metavar="FILE",
+        expose_value=False,
+        callback=_remember,
+        help=f"{help_text} [env: FLEETBEAT_{name.upper()}]",
+    )
+
+
+_CA = _file("ca", "CA file: TLS towards the front; with --cert and --key.")
+_CERT = _file("cert", "Certificate file to show to the front.")
+_KEY = _file("key", "Key file of the certificate.")
+
+
 def common_options(command: F) -> F:
-    """Give a command --server, --data and -o; the last one given counts."""
-    return _SERVER(_DATA(_OUTPUT(command)))
+    """Give a command --server, its certificates, --data and -o; the last one given counts."""
+    return _SERVER(_CA(_CERT(_KEY(_DATA(_OUTPUT(command))))))
 
 
 def asynchronous(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:

@@ -12,6 +12,7 @@ from scheduler.front.parts import FrontParts
 from scheduler.front.vitals import Vitals
 from scheduler.store.keys import DRIFTS, NODES
 from scheduler.telemetry.metrics import FleetFigures
+from scheduler.tls.files import FollowedFiles
 
 MODES = ("normal", "degraded", "recovery")
 
@@ -36,6 +37,8 @@ class Figures:
         self._heartbeats = heartbeats
         self._health = health
         self._control_plane = control_plane
+        self.certificate: FollowedFiles | None = None
+        """The front's own; None without TLS."""
 
     def __call__(self) -> FleetFigures:
         """Return the figures."""
@@ -59,6 +62,8 @@ class Figures:
         }
         if (age := self._heartbeat_age()) is not None:
             gauges["heartbeat_age_seconds_max"] = age
+        if self.certificate:
+            gauges["certificate_expires_timestamp_seconds"] = self.certificate.current().not_after
         if freshness.synced:
             gauges["cache_age_seconds"] = freshness.age_seconds
         return gauges

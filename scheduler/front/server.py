@@ -20,8 +20,10 @@ from grpc_reflection.v1alpha import reflection
 from scheduler.domain.errors import FleetbeatError, StoreUnavailable
 from scheduler.front import control, fleet, sandboxes
 from scheduler.front.acceptance import Acceptance
+from scheduler.front.authorization import Authorization, Names
 from scheduler.front.automation import Automation
 from scheduler.front.calls import Outcomes
+from scheduler.front.certificates import follow_files, is_loopback
 from scheduler.front.control import AgentControl
 from scheduler.front.control_plane import ControlPlane
 from scheduler.front.disks import Disks
@@ -50,6 +52,7 @@ from scheduler.store.etcd import Etcd
 from scheduler.telemetry.logs import set_up_logs
 from scheduler.telemetry.redis import end_task
 from scheduler.telemetry.shared import SharedMetrics
+from scheduler.tls.credentials import server_credentials
 from scheduler.tracing import set_up_tracing
 
 SERVICES = (control.SERVICE.full_name, fleet.SERVICE.full_name, sandboxes.SERVICE.full_name)
@@ -127,6 +130,8 @@ class Front:
             control_plane=self._control_plane,
         )
         self._presence = Presence(parts)
+        self._tls = follow_files(parts.settings, parts.metrics)
+        self._figures.certificate = self._tls
         self._shared = SharedMetrics(parts.redis, parts.metrics)
         parts.metrics.follow_store(parts.store)
         if isinstance(parts.etcd, Etcd):
@@ -145,8 +150,7 @@ class Front:
 
     async def start(self, host: str, grpc_port: int, http_port: int, *, reuse_port: bool = False) -> None:
         """Listen; port 0 takes a free one. Calls are welcome from when etcd has been read. Raises OSError."""
-        outcomes = Outcomes(self._parts.metrics, SERVICES, unbounded=[control.HEARTBEAT_METHOD])
-        self._server = aio.server(interceptors=[outcomes], options=server_options(reuse_port=reuse_port))
+        self._server = aio.server(interceptors=self._interceptors(), options=server_options(reuse_port=reuse_port))
         handlers = (
             handlers_of(control.SERVICE, *self._gated(self._control_services)),
             handlers_of(fleet.SERVICE, *self._gated(self._fleet_services)),
@@ -156,7 +160,7 @@ class Front:
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         await self._health.start(self._server)
         try:
-            self.grpc_port = self._server.add_insecure_port(_address(host, grpc_port))
+            self.grpc_port = self._listen(self._server, _address(host, grpc_port))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {_address(host, grpc_port)}: {error}") from error
         self.http_port = await self._http.start(host, http_port)
@@ -170,7 +174,36 @@ class Front:
             asyncio.create_task(self._measure(), name="measure"),
             asyncio.create_task(self._control_plane.run(), name="control plane"),
         ]
-        _log.info("front listens", host=host, port=self.grpc_port, metrics=self.http_port, front=self._parts.front_id)
+        _log.info(
+            "front listens",
+            host=host,
+            port=self.grpc_port,
+            metrics=self.http_port,
+            front=self._parts.front_id,
+            tls=self._tls is not None,
+            authorization=self._parts.settings.authorization,
+        )
+        if self._tls is None and not is_loopback(host):
+            _log.warning(
+                "the front speaks plaintext on an address that others reach: whoever reaches it may do everything; "
+                "give it certificates by PERSYS_TLS_CA, PERSYS_TLS_CERT and PERSYS_TLS_KEY",
+                host=host,
+            )
+
+    def _interceptors(self) -> list[aio.ServerInterceptor]:
+        """Return what stands around every call, outermost first."""
+        found: list[aio.ServerInterceptor] = [
+            Outcomes(self._parts.metrics, SERVICES, unbounded=[control.HEARTBEAT_METHOD])
+        ]
+        settings = self._parts.settings
+        if settings.authorization == "names":
+            found.append(Authorization(Names(settings.operator_names, settings.node_names)))
+        return found
+
+    def _listen(self, server: aio.Server, address: str) -> int:
+        if self._tls is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, server_credentials(self._tls)))
 
     async def stop(self) -> None:
         """Send calls away, let those in flight end, write what is left. Takes less than ten seconds."""
@@ -237,7 +270,11 @@ async def serve(
     parts = await _open(settings, open_parts, stop)
     if parts is None:
         return
-    front = Front(parts)
+    try:
+        front = Front(parts)
+    except SettingsError:
+        await _within("parts", parts.close())
+        raise
     try:
         await front.start(settings.grpc_addr, settings.grpc_port, settings.metrics_port, reuse_port=reuse_port)
         freezing = asyncio.create_task(_calm_collector(parts))

@@ -115,6 +115,7 @@ GAUGES = {
     "pulses_waiting": "Pulses not yet written to Redis.",
     "listening": "1 while this front counts itself as listening to agents.",
     "agent_channels": "Channels to agents that this front has open.",
+    "certificate_expires_timestamp_seconds": "When the certificate of this front expires, in Unix seconds.",
     "leader_present": "1 while an elected beat sends cycles, 0 while none does.",
     "leader_term": "The term of the elected beat; grows with each hand-over.",
     "workloads_retrying": "Workloads that wait for another try, or are being tried again.",
@@ -157,6 +158,7 @@ class Metrics:
         )
         self.handler_errors = own.counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
         self.heartbeat_changes = own.counter("heartbeat_changes", "Reported changes.", "result")
+        self.certificate_reads = own.counter("certificate_reads", "Changes of the certificate files.", "result")
         cluster = _Maker(self.work)
         self.dropped = cluster.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
         self.agent_requests = cluster.counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
@@ -224,6 +226,10 @@ class Metrics:
         if loop == "reconcile":
             self.reconciliation_cycles.labels("success" if success else "error").inc()
             self.reconciliation_duration.observe(seconds)
+
+    def certificates_read(self, good: bool) -> None:
+        """Count a change of the certificate files. Fits FollowedFiles(on_reload=…)."""
+        self.certificate_reads.labels("used" if good else "refused").inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

@@ -57,12 +57,17 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer, fleetbeat_pb2_grpc.NodeAgen
         self.endpoint = ""
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, port: int = 0) -> FakeAgent:
-        """Listen."""
+    async def start(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> FakeAgent:
+        """Listen; in plaintext without credentials."""
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, self._server)
         fleetbeat_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{port}"
+        port = (
+            self._server.add_secure_port(address, credentials)
+            if credentials
+            else self._server.add_insecure_port(address)
+        )
         self.endpoint = f"127.0.0.1:{port}"
         await self._server.start()
         return self

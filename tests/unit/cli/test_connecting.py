@@ -187,3 +187,17 @@ def test_a_proxy_for_the_web_is_not_used(ask: Run, monkeypatch: pytest.MonkeyPat
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert ask("summary").code == 0
+
+
+def test_F77_certificates_are_named_by_options_or_the_environment_all_three_together(
+    run: Run, fake: FakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing, or cannot be read, is told; a front that speaks no TLS is not reached with them."""
+    done = run("--server", fake.server, "--ca", "ca.pem", "summary")
+    assert done.code == 1
+    assert "--cert, --key is missing" in done.err
+    monkeypatch.setenv("FLEETBEAT_CA", "no-such-ca.pem")
+    monkeypatch.setenv("FLEETBEAT_CERT", "c.crt")
+    done = run("summary", "--server", fake.server, "--key", "k.key")
+    assert done.code == 1
+    assert "no-such-ca.pem cannot be read" in done.err

@@ -96,6 +96,10 @@ def test_settings_that_lead_to_another_cluster_are_not_handed_on(tmp_path: pathl
         "FLEETBEAT_BROKER_URL": "amqp://prod",
         "FLEETBEAT_ETCD_PREFIX": "/prod",
         "FLEETBEAT_SERVER": "prod:8085",
+        "FLEETBEAT_TLS": "x",
+        "PERSYS_TLS_CERT": "/etc/prod.crt",
+        "FLEETBEAT_AUTHORIZATION": "x",
+        "FLEETBEAT_AGENT_CA": "/etc/prod.pem",
         "PATH": "/bin",
     }
     given = environment(site(tmp_path), shell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 
@@ -103,7 +104,10 @@ def test_durations_are_shown_as_they_are_read(seconds: float) -> None:
         ("FLEETBEAT_BRAKE_SHARE", "0", "allowed: a number above 0 to 1"),
         ("FLEETBEAT_BRAKE_SHARE", "third", "is not a number"),
         ("FLEETBEAT_OVERCOMMIT_CPU", "nan", "is not a number"),
-        ("SCHEDULER_AGENT_TLS_ENABLED", "maybe", "allowed: true, false, 1, 0, yes or no"),
+        ("SCHEDULER_AGENT_TLS_ENABLED", "maybe", "allowed: true, false, 1, 0, yes, no or auto"),
+        ("FLEETBEAT_TLS", "yes", "allowed: auto or on or off"),
+        ("FLEETBEAT_OPERATOR_NAMES", "op,a*b", "'a*b' is not a name"),
+        ("FLEETBEAT_NODE_NAMES", "{node_id}", "allowed: a name with {node_id} in it once, and something else"),
         ("LOG_LEVEL", "loud", "allowed: debug, info, warning or error"),
         ("LOG_FORMAT", "xml", "allowed: json or text"),
         ("FLEETBEAT_BROKER_URL", "http://broker", "allowed: redis://"),
@@ -147,7 +151,14 @@ def test_everything_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         ({"FLEETBEAT_ETCD_CERT": "/c"}, "FLEETBEAT_ETCD_CERT and FLEETBEAT_ETCD_KEY must be given together"),
         ({"FLEETBEAT_ETCD_CERT": "/c", "FLEETBEAT_ETCD_KEY": "/k"}, "needs FLEETBEAT_ETCD_CA"),
         ({"FLEETBEAT_ETCD_USER": "root"}, "FLEETBEAT_ETCD_USER and FLEETBEAT_ETCD_PASSWORD must be given together"),
-        ({"SCHEDULER_AGENT_TLS_ENABLED": "yes"}, "not built yet"),
+        (
+            {"FLEETBEAT_AUTHORIZATION": "names", "FLEETBEAT_OPERATOR_NAMES": "op"},
+            "FLEETBEAT_AUTHORIZATION=names needs TLS",
+        ),
+        (
+            {"FLEETBEAT_AUTHORIZATION": "names", "FLEETBEAT_TLS": "on"},
+            "FLEETBEAT_AUTHORIZATION=names needs FLEETBEAT_OPERATOR_NAMES",
+        ),
     ],
 )
 def test_F63_values_that_do_not_go_together_refuse_to_start(
@@ -177,6 +188,29 @@ def test_booleans_are_read_in_any_case(monkeypatch: pytest.MonkeyPatch, text: st
     """true, 1, yes, false, 0 and no; everything else is an error (tested above)."""
     monkeypatch.setenv("SCHEDULER_AGENT_TLS_ENABLED", text)
     assert load().agent_tls_enabled is value
+
+
+@pytest.mark.parametrize(
+    ("given", "front", "agents"),
+    [
+        ({}, False, False),
+        ({"PERSYS_TLS_CERT": "/c"}, True, True),
+        ({"PERSYS_TLS_CERT": "/c", "FLEETBEAT_TLS": "off"}, False, False),
+        ({"FLEETBEAT_TLS": "on"}, True, True),
+        ({"FLEETBEAT_TLS": "on", "SCHEDULER_AGENT_TLS_ENABLED": "false"}, True, False),
+        ({"SCHEDULER_AGENT_TLS_ENABLED": "true"}, False, True),
+    ],
+)
+def test_F77_tls_is_on_where_a_file_of_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], front: bool, agents: bool
+) -> None:
+    """Whoever has named certificates serves no plaintext unless told to; agents follow the front the same way."""
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = load()
+    assert (settings.tls_enabled, settings.agent_tls_enabled) == (front, agents)
+    for_worker = settings.model_copy(update={"metrics_port": 9999})
+    assert pickle.loads(pickle.dumps(for_worker)).tls_enabled is front  # noqa: S301 - as a spawned process gets it
 
 
 @pytest.mark.parametrize(("text", "level"), [("WARN", "warning"), ("trace", "debug"), ("Fatal", "error")])
@@ -259,13 +293,13 @@ def test_names_that_others_read_or_kubernetes_sets_are_passed_over(
 def test_a_variable_of_the_reference_system_without_effect_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody relies on TLS that is not there; names that other programs use are not mentioned."""
-    monkeypatch.setenv("PERSYS_TLS_CERT", "/c")
-    monkeypatch.setenv("PERSYS_VAULT_TOKEN", "s3cr3t")
+    """Nobody relies on what is not there; names that other programs use are not mentioned."""
+    monkeypatch.setenv("PERSYS_RGW_ENDPOINT", "/c")
+    monkeypatch.setenv("PERSYS_RGW_SECRET_KEY", "s3cr3t")
     monkeypatch.setenv("DOMAIN", "example.org")
     with caplog.at_level(logging.WARNING):
         load()
-    assert [r.message.split(" is set")[0] for r in caplog.records] == ["PERSYS_TLS_CERT", "PERSYS_VAULT_TOKEN"]
+    assert [r.message.split(" is set")[0] for r in caplog.records] == ["PERSYS_RGW_ENDPOINT", "PERSYS_RGW_SECRET_KEY"]
     assert "s3cr3t" not in caplog.text
 
 
