@@ -49,6 +49,9 @@ _log = logging.getLogger(__name__)
 _DOMAIN = "a domain name, or - for none"
 
 
+_MOUNT = r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$"
+
+
 class SettingsError(Exception):
     """A setting has a value that is not allowed."""
 
@@ -177,6 +180,83 @@ class Settings(BaseSettings):
         "/etc/persys/certs/persys_scheduler/persys_scheduler-key.key",
         "Key file of the certificate.",
         allowed="a path",
+    )
+    vault_enabled: Flag = env(
+        "PERSYS_VAULT_ENABLED",
+        default=False,
+        meaning="Have a front issue and renew the certificate files from Vault; turns TLS on.",
+        reference="there: true",
+    )
+    vault_addr: str = env(
+        "PERSYS_VAULT_ADDR",
+        "http://localhost:8200",
+        "Where Vault answers.",
+        allowed="http://host:port or https://host:port",
+        pattern=r"^https?://[^\s@/?#]+/?$",
+    )
+    vault_ca: str = env(
+        "FLEETBEAT_VAULT_CA", "", "CA file of Vault's own https; blank: the system's.", allowed="a path"
+    )
+    vault_auth_method: Annotated[Literal["token", "approle"], BeforeValidator(lower)] = env(
+        "PERSYS_VAULT_AUTH_METHOD", "token", "How to sign in to Vault."
+    )
+    vault_token: SecretStr = env("PERSYS_VAULT_TOKEN", SecretStr(""), "Vault's token, for the method token.")
+    vault_role_id: SecretStr = env("PERSYS_VAULT_APPROLE_ROLE_ID", SecretStr(""), "Role id, for the method approle.")
+    vault_secret_id: SecretStr = env(
+        "PERSYS_VAULT_APPROLE_SECRET_ID", SecretStr(""), "Secret id, for the method approle."
+    )
+    vault_approle_mount: str = env(
+        "PERSYS_VAULT_APPROLE_MOUNT",
+        "auth/approle",
+        "Where AppRole is mounted.",
+        allowed="a path without a slash at its ends",
+        pattern=_MOUNT,
+        reference="there: for buckets only",
+    )
+    vault_pki_mount: str = env(
+        "PERSYS_VAULT_PKI_MOUNT",
+        "pki",
+        "Where the PKI is mounted.",
+        allowed="a path without a slash at its ends",
+        pattern=_MOUNT,
+    )
+    vault_pki_role: str = env(
+        "PERSYS_VAULT_PKI_ROLE",
+        "persys-scheduler",
+        "The PKI's role.",
+        allowed="letters, digits, . _ -",
+        pattern=r"^[A-Za-z0-9._-]{1,128}$",
+    )
+    vault_cert_ttl_seconds: Seconds = env(
+        "PERSYS_VAULT_CERT_TTL",
+        86_400.0,
+        "For how long to ask a certificate to be good; it is renewed after four fifths of what it is.",
+        ge=60,
+        le=315_360_000,
+    )
+    vault_service_name: str = env(
+        "PERSYS_VAULT_SERVICE_NAME",
+        "persys-scheduler",
+        "Common name of the certificate.",
+        allowed="a host name",
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$",
+    )
+    vault_service_domain: str = env(
+        "PERSYS_VAULT_SERVICE_DOMAIN",
+        "",
+        "Domain of further DNS names in it; blank: none.",
+        allowed="a host name",
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$",
+    )
+    vault_retry_seconds: Seconds = env(
+        "PERSYS_VAULT_RETRY_INTERVAL", 60.0, "Pause after Vault issued nothing.", ge=1, le=86_400
+    )
+    external_ip: str = env(
+        "PERSYS_EXTERNAL_IP",
+        "",
+        "An address more in the certificate from Vault.",
+        allowed="an IP address",
+        pattern=r"^([0-9A-Fa-f:.]{2,45})?$",
     )
     authorization: Annotated[Literal["none", "names"], BeforeValidator(lower)] = env(
         "FLEETBEAT_AUTHORIZATION",
@@ -595,7 +675,12 @@ class Settings(BaseSettings):
         """Whether the front speaks TLS."""
         if self.tls != "auto":
             return self.tls == "on"
-        return bool(self.model_fields_set & {"tls_ca", "tls_cert", "tls_key"})
+        return bool(self.model_fields_set & {"tls_ca", "tls_cert", "tls_key"}) or self.vault_enabled
+
+    @property
+    def vault_in_use(self) -> bool:
+        """Whether the certificate files come from Vault."""
+        return self.vault_enabled and self.tls_enabled
 
     @property
     def agent_tls_enabled(self) -> bool:
@@ -705,10 +790,28 @@ def _login_contradictions(s: Settings) -> Iterator[str]:
         yield "FLEETBEAT_ETCD_CERT needs FLEETBEAT_ETCD_CA: without a CA there is no TLS"
     if bool(s.etcd_user) != bool(s.etcd_password.get_secret_value()):
         yield "FLEETBEAT_ETCD_USER and FLEETBEAT_ETCD_PASSWORD must be given together"
+    yield from _vault_contradictions(s)
     if s.authorization == "names" and not s.tls_enabled:
         yield "FLEETBEAT_AUTHORIZATION=names needs TLS (FLEETBEAT_TLS=on): without it callers have no names"
     if s.authorization == "names" and not s.operator_names:
         yield "FLEETBEAT_AUTHORIZATION=names needs FLEETBEAT_OPERATOR_NAMES, or nobody may apply or read anything"
+
+
+def _vault_contradictions(s: Settings) -> Iterator[str]:
+    if not s.vault_in_use:
+        return
+    if s.vault_auth_method == "token" and not s.vault_token.get_secret_value():
+        yield "PERSYS_VAULT_ENABLED=true with PERSYS_VAULT_AUTH_METHOD=token needs PERSYS_VAULT_TOKEN"
+    secrets_given = s.vault_role_id.get_secret_value() and s.vault_secret_id.get_secret_value()
+    if s.vault_auth_method == "approle" and not secrets_given:
+        yield (
+            "PERSYS_VAULT_ENABLED=true with PERSYS_VAULT_AUTH_METHOD=approle needs PERSYS_VAULT_APPROLE_ROLE_ID and "
+            "PERSYS_VAULT_APPROLE_SECRET_ID"
+        )
+    paths = {path.rpartition("/")[0] for path in (s.tls_ca, s.tls_cert, s.tls_key)}
+    names = {path.rpartition("/")[2] for path in (s.tls_ca, s.tls_cert, s.tls_key)}
+    if len(paths) != 1 or len(names) != 3:  # noqa: PLR2004 - three files
+        yield "PERSYS_TLS_CA, PERSYS_TLS_CERT and PERSYS_TLS_KEY must be three files in one folder for Vault"
 
 
 _BROKERS = ("redis", "rediss", "sentinel", "amqp", "amqps", "memory", "filesystem")

@@ -11,12 +11,10 @@ _OTHERS = re.compile(r"FLEETBEAT_(SERVER|DATA|CA|CERT|KEY|NODE_ID|(AGENT|WORKLOA
 _SERVICE_LINK = re.compile(r"FLEETBEAT_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)")
 """What Kubernetes puts into every pod for a Service whose name begins with fleetbeat."""
 
-_VAULT = "certificates do not come from Vault yet"
 _WAIT = "every call to an agent has the deadline SCHEDULER_AGENT_RPC_TIMEOUT"
 _DEAD = "the reference system does not use it either"
 NOT_READ: dict[str, str] = {
-    "PERSYS_EXTERNAL_IP": _VAULT,
-    "PERSYS_VAULT_*": _VAULT,
+    "PERSYS_VAULT_MANAGER_ADDR": "buckets are not built yet",
     "SCHEDULER_AGENT_STATUS_POLL_INTERVAL": _WAIT,
     "SCHEDULER_AGENT_APPLY_TIMEOUT": _WAIT,
     "SCHEDULER_AGENT_VM_APPLY_TIMEOUT": _WAIT,

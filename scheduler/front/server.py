@@ -23,7 +23,7 @@ from scheduler.front.acceptance import Acceptance
 from scheduler.front.authorization import Authorization, Names
 from scheduler.front.automation import Automation
 from scheduler.front.calls import Outcomes
-from scheduler.front.certificates import follow_files, is_loopback
+from scheduler.front.certificates import follow_files, is_loopback, renewal_of
 from scheduler.front.control import AgentControl
 from scheduler.front.control_plane import ControlPlane
 from scheduler.front.disks import Disks
@@ -267,15 +267,21 @@ async def serve(
     end_tracing = set_up_tracing(
         settings.otlp_endpoint, insecure=settings.otlp_insecure, ratio=settings.trace_ratio, component="front"
     )
+    renewal = renewal_of(settings)
+    renew_in_seconds = await renewal.open(stop) if renewal else 0.0
     parts = await _open(settings, open_parts, stop)
     if parts is None:
         return
+    renewing: asyncio.Task[None] | None = None
     try:
         front = Front(parts)
     except SettingsError:
         await _within("parts", parts.close())
         raise
     try:
+        if renewal:
+            renewal.on_issue = parts.metrics.certificate_issued
+            renewing = asyncio.create_task(renewal.run(renew_in_seconds), name="certificates")
         await front.start(settings.grpc_addr, settings.grpc_port, settings.metrics_port, reuse_port=reuse_port)
         freezing = asyncio.create_task(_calm_collector(parts))
         await stop.wait()
@@ -284,6 +290,8 @@ async def serve(
         faulthandler.dump_traceback_later(LAST_RESORT_SECONDS, exit=True)
         freezing.cancel()
     finally:
+        if renewing:
+            await end_task(renewing)
         await front.stop()
         await _within("events", parts.events.close())
         await _within("parts", parts.close())

@@ -159,6 +159,7 @@ class Metrics:
         self.handler_errors = own.counter("grpc_server_unexpected_errors", "Calls that hit a defect.", "method")
         self.heartbeat_changes = own.counter("heartbeat_changes", "Reported changes.", "result")
         self.certificate_reads = own.counter("certificate_reads", "Changes of the certificate files.", "result")
+        self.certificate_issues = own.counter("certificate_issues", "Certificates asked of Vault.", "result")
         cluster = _Maker(self.work)
         self.dropped = cluster.counter("dropped", "Thrown away because a bounded buffer was full.", "what")
         self.agent_requests = cluster.counter("agent_rpc_requests", "Calls to agents.", "rpc", "code")
@@ -230,6 +231,10 @@ class Metrics:
     def certificates_read(self, good: bool) -> None:
         """Count a change of the certificate files. Fits FollowedFiles(on_reload=…)."""
         self.certificate_reads.labels("used" if good else "refused").inc()
+
+    def certificate_issued(self, good: bool) -> None:
+        """Count an attempt to have a certificate issued. Fits Renewal.on_issue."""
+        self.certificate_issues.labels("issued" if good else "failed").inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

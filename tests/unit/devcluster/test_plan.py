@@ -98,6 +98,7 @@ def test_settings_that_lead_to_another_cluster_are_not_handed_on(tmp_path: pathl
         "FLEETBEAT_SERVER": "prod:8085",
         "FLEETBEAT_TLS": "x",
         "PERSYS_TLS_CERT": "/etc/prod.crt",
+        "PERSYS_VAULT_ENABLED": "x",
         "FLEETBEAT_AUTHORIZATION": "x",
         "FLEETBEAT_AGENT_CA": "/etc/prod.pem",
         "PATH": "/bin",

@@ -150,6 +150,19 @@ def test_everything_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         ({"SCHEDULER_SHARD_INDEX": "1"}, "SCHEDULER_SHARD_INDEX=1 must be below SCHEDULER_SHARD_COUNT=1"),
         ({"FLEETBEAT_ETCD_CERT": "/c"}, "FLEETBEAT_ETCD_CERT and FLEETBEAT_ETCD_KEY must be given together"),
         ({"FLEETBEAT_ETCD_CERT": "/c", "FLEETBEAT_ETCD_KEY": "/k"}, "needs FLEETBEAT_ETCD_CA"),
+        ({"PERSYS_VAULT_ENABLED": "true"}, "needs PERSYS_VAULT_TOKEN"),
+        (
+            {
+                "PERSYS_VAULT_ENABLED": "true",
+                "PERSYS_VAULT_AUTH_METHOD": "approle",
+                "PERSYS_VAULT_APPROLE_ROLE_ID": "r",
+            },
+            "needs PERSYS_VAULT_APPROLE_ROLE_ID and PERSYS_VAULT_APPROLE_SECRET_ID",
+        ),
+        (
+            {"PERSYS_VAULT_ENABLED": "true", "PERSYS_VAULT_TOKEN": "t", "PERSYS_TLS_KEY": "/k"},
+            "must be three files in one folder",
+        ),
         ({"FLEETBEAT_ETCD_USER": "root"}, "FLEETBEAT_ETCD_USER and FLEETBEAT_ETCD_PASSWORD must be given together"),
         (
             {"FLEETBEAT_AUTHORIZATION": "names", "FLEETBEAT_OPERATOR_NAMES": "op"},
