@@ -106,12 +106,18 @@ class Front:
                 if place != found:
                     await channel.close()
         if found is None:
-            hint = "; is the cluster still up? `fleetbeat up` starts it" if self._is_embedded else ""
-            raise UnreachableError(f"no front answers at {', '.join(self._servers)}{hint}")
+            raise UnreachableError(f"no front answers at {', '.join(self._servers)}{self._hint()}")
         self._channel, self.server = channels[found], self._servers[found]
         self.control: Any = control_pb2_grpc.AgentControlStub(self._channel)
         self.fleet: Any = fleetbeat_pb2_grpc.FleetStub(self._channel)
         return self
+
+    def _hint(self) -> str:
+        if self._is_embedded:
+            return "; is the cluster still up? `fleetbeat up` starts it"
+        if self._credentials:
+            return "; or its certificate is not of --ca, not for the name dialled, or it does not take that of --cert"
+        return ""
 
     def _dial(self, server: str) -> grpc.aio.Channel:
         if self._credentials:

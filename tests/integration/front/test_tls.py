@@ -157,6 +157,19 @@ async def test_F77_plaintext_on_an_open_address_is_warned_of(
         assert ("speaks plaintext" in front.log) is is_warned
 
 
+async def test_F77_the_command_line_says_what_may_be_wrong_with_a_certificate(
+    start: Callable[..., TlsFront], ca: Authority, tmp_path: pathlib.Path
+) -> None:
+    """One that is over reaches no front, and the message says where to look; a good one lists the nodes."""
+    front = start()
+    for folder, expired, code in (("good", False, 0), ("over", True, 1)):
+        files = ca.issue(tmp_path / folder, "alice", expired=expired, uses="clientAuth")
+        options = ("--ca", files.ca, "--cert", files.cert, "--key", files.key)
+        command = front.run(folder, "scheduler.cli", "--server", front.address, *options, "node", "ls")
+        assert command.wait(60) == code, (tmp_path / f"{folder}.log").read_text()
+    assert "--cert" in (tmp_path / "over.log").read_text()
+
+
 async def test_F77_names_decide_who_may_call_what(
     start: Callable[..., TlsFront], ca: Authority, tmp_path: pathlib.Path
 ) -> None:
