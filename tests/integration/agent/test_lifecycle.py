@@ -152,12 +152,14 @@ async def test_an_agent_serves_and_works_without_a_control_plane(tmp_path: pathl
 
 
 def test_an_agent_loads_neither_celery_nor_the_docker_sdk() -> None:
-    """So it starts fast and stays small; the control plane's packages are not loaded either, but for the wire."""
+    """So it starts fast and stays small; of the control plane it loads nothing but the wire and TLS."""
     script = "import sys, agent.main, agent.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"celery", "kombu", "docker", "redis", "pydantic", "numpy"}
-    assert {m for m in loaded if m.startswith("scheduler.") and not m.startswith("scheduler.pb")} == set()
+    shared = ("scheduler.pb", "scheduler.tls")
+    assert {m for m in loaded if m.startswith("scheduler.") and not m.startswith(shared)} == set()
+    assert "scheduler.tls.renewal" not in loaded, "certificates are followed by an agent, not issued"
 
 
 async def test_scenario_R7_a_crash_and_restart_is_told_as_pending_and_running(node: Node) -> None:
