@@ -60,7 +60,8 @@ _TABLES: Mapping[str, Mapping[Access, str]] = {
     "fleetbeat.v1.Fleet": {
         _OPERATOR: """
             GetClusterStatus ListNodes ListWorkloads ExplainWorkload ReadWorkloadLogs ScaleWorkload CordonNode
-            UncordonNode GetDrain RemoveNode FenceNode ReleaseBrake ListBrakes AcceptStore ListDrifts""",
+            UncordonNode GetDrain RemoveNode FenceNode ReleaseBrake ListBrakes AcceptStore ListDrifts
+            DeleteUnknown GetWorkloadHistory""",
     },
     "scheduler.v1.Scheduler": {
         _OWN_NODE: "Heartbeat ReportSandboxEvent RecordP2pArtifact ForgetP2pArtifact UnregisterNode",

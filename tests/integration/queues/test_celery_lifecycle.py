@@ -168,9 +168,10 @@ def test_the_term_signal_waits_for_a_task_that_has_not_said_yet_that_it_runs(tab
     wait_for(lambda: broker.hlen("unacked") == 0)
     for child in pool_of(worker):
         child.suspend()
-    for slot in (100, 200):  # once the second is taken from its queue, the first is written to its process
-        table.publisher.send([a_cycle(slot)])
-        wait_for(lambda count=slot // 100: broker.hlen("unacked") == count)
+    # Once the second is taken from its queue, the first is written to its process.
+    for count, loop in enumerate(("monitor_nodes", "detect_drift"), 1):
+        table.publisher.send([a_cycle(100, loop=loop)])
+        wait_for(lambda count=count: broker.hlen("unacked") == count)
     worker.signal(signal.SIGTERM)
     worker.says("Warm shutdown")
     time.sleep(1)  # it forgets when it closes its consumer, right after these words: only then the test can fail
@@ -178,9 +179,9 @@ def test_the_term_signal_waits_for_a_task_that_has_not_said_yet_that_it_runs(tab
         child.resume()
     assert worker.wait() == 0
     assert "could not ensure" not in worker.text()
-    assert 100 in [note["slot"] for note in table.notes("ends")]
+    assert "monitor_nodes" in [note["loop"] for note in table.notes("ends")]
     waiting = [json.loads(base64.b64decode(json.loads(text)["body"])) for text in broker.lrange("shard-0", 0, -1)]
-    assert 100 not in [kwargs["slot"] for _, kwargs, _ in waiting]
+    assert "monitor_nodes" not in [kwargs["loop"] for _, kwargs, _ in waiting]
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
