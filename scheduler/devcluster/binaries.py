@@ -92,7 +92,8 @@ def _on_path(names: tuple[str, ...], search_path: str) -> Iterator[str]:
     for name in names:
         for folder in search_path.split(os.pathsep):
             path = pathlib.Path(folder or ".") / name
-            if path.is_file() and os.access(path, os.R_OK | os.X_OK) and not _is_script(path):
+            # os.path, for pathlib raises where a folder on PATH is another user's (as after `su`).
+            if os.path.isfile(path) and os.access(path, os.R_OK | os.X_OK) and not _is_script(path):  # noqa: PTH113
                 yield str(path.absolute())
 
 

