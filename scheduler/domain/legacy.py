@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from pydantic import ConfigDict, ValidationError
@@ -20,6 +20,7 @@ from scheduler.domain.errors import InvalidInput
 from scheduler.domain.ids import check_id, project_name
 from scheduler.domain.kind import TYPES, workload_type
 from scheduler.domain.record import Record, without_nulls
+from scheduler.domain.replicas import check_replicas
 from scheduler.domain.revision import revision_of
 from scheduler.domain.workload import (
     Actual,
@@ -131,7 +132,17 @@ def in_our_form(spec: WorkloadSpec, status: WorkloadStatus | None) -> tuple[Work
     """
     status = status or WorkloadStatus(id=spec.id)
     spec = _spec(spec, status)
-    return spec, _status(spec, status)
+    status = _status(spec, status)
+    _check_text(spec, status)
+    return spec, status
+
+
+def _check_text(*records: Record) -> None:
+    try:
+        for record in records:
+            record.to_json()
+    except ValueError:  # JSON can escape halves of characters, which no text that is stored can have
+        raise InvalidInput("the value", "has text that is not Unicode") from None
 
 
 def _spec(found: WorkloadSpec, status: WorkloadStatus) -> WorkloadSpec:
@@ -156,8 +167,12 @@ def _spec(found: WorkloadSpec, status: WorkloadStatus) -> WorkloadSpec:
         "metadata": {**_said(status.metadata, embedded=found.vm is None), **found.metadata},
         "created_at": _time(found.created_at),
         "replicas": max(1, found.replicas),
+        # It stands for itself: as a copy of another workload it would be removed with that.
+        "replica_of": "",
+        "replica_revision": "",
     }
     spec = WorkloadSpec(**fields)
+    check_replicas(spec)
     return spec if spec.revision_id else spec.replace(revision_id=revision_of(spec))
 
 
@@ -282,5 +297,11 @@ def _retry(found: Retry) -> Retry:
 
 
 def _time(found: datetime | None) -> datetime | None:
-    """Return a time; Go's zero time is none."""
-    return found if found and found.year > 1 and found.tzinfo else None
+    """Return a time; Go's zero time is none, nor is one that has no year in UTC."""
+    if not found or found.year <= 1 or not found.tzinfo:
+        return None
+    try:
+        found.astimezone(UTC)
+    except OverflowError:
+        return None
+    return found

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
 from scheduler.domain.record import Record
+
+Int32 = Annotated[int, Field(gt=-(2**30), lt=2**30)]
+Int64 = Annotated[int, Field(gt=-(2**62), lt=2**62)]
+"""Numbers that the wire has so much room for, and half of it to grow: one that does not fit makes its own record
+undecodable, not each list that would show it."""
 
 
 class Desired(StrEnum):
@@ -143,7 +148,7 @@ class WorkloadSpec(Record):
     type: str
     revision_id: str = ""
     """24 hex characters over the content; the same content has the same revision at any time."""
-    generation: int = 1
+    generation: Int64 = 1
     """Grows by one with each change of content or of the desired state."""
     desired_state: str = Desired.RUNNING
     resources: Resources = Resources()
@@ -172,7 +177,7 @@ class WorkloadSpec(Record):
     past_stop_after_ms: int | None = None
     """The longest stop_after before the present one; 0: it was not exclusive at some time; None: never another.
     Not content: what a node may still act on that has not taken the present one."""
-    replicas: int = 1
+    replicas: Int32 = 1
     """How many copies are wanted, this one included; not content. 0, in what is applied: as many as there are."""
     replica_of: str = ""
     """The workload that this is a further copy of; blank: it stands for itself."""
@@ -183,8 +188,8 @@ class WorkloadSpec(Record):
 class Retry(Record):
     """How often the control plane failed to get this workload going."""
 
-    attempts: int = 0
-    max_attempts: int = 5
+    attempts: Int32 = 0
+    max_attempts: Int32 = 5
     next_retry_at: datetime | None = None
     failures: int = 0
     """All of the present episode, by which the waits grow; `attempts` stays below the last one for a time."""
@@ -233,7 +238,7 @@ class WorkloadStatus(Record):
     node_id: str = ""
     assigned_node: str = ""
     """Kept equal to node_id; the reference layout stores both."""
-    epoch: int = 0
+    epoch: Int64 = 0
     """The fencing number of the assignment: strictly greater with each new one, also over delete and re-create."""
     observed_generation: int = 0
     """The spec generation this status was decided for."""
@@ -246,7 +251,7 @@ class WorkloadStatus(Record):
     """Why no node was found; blank when placed."""
     terminal: str = ""
     """The code of the failure after which it is not started again, until a retry or a new spec; blank: none."""
-    interruptions: int = 0
+    interruptions: Int32 = 0
     """How often a running copy has ceased to run by itself."""
     attached: tuple[str, ...] = ()
     """Ids of the volumes that are attached on the node for this assignment."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from scheduler.domain.errors import Conflict, Fenced
+from scheduler.domain.errors import Conflict, Fenced, StoreUnavailable
 from scheduler.domain.event import EventType
 from scheduler.domain.shard import shard_of
 from scheduler.leadership.shards import current_map
@@ -37,6 +37,13 @@ async def _is_taken(ctx: LoopContext, workload_id: str, guards: Guards) -> bool:
             raise
         if ctx.foreign.leave(workload_id, str(error), ctx.now()):
             log.warning("a workload is not taken over now", workload_id=workload_id, error=str(error))
+        return False
+    except StoreUnavailable:
+        raise
+    except Exception as error:
+        if ctx.foreign.leave(workload_id, repr(error), ctx.now()):
+            log.exception("the takeover of a workload hit a defect", workload_id=workload_id)
+        ctx.on_result(Outcome.LEFT, False)  # noqa: FBT003 - as for every step
         return False
 
 

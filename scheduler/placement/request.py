@@ -80,7 +80,7 @@ class Request:
 
 def amount(value: float) -> int:
     """Round to a whole amount between 0 and LARGEST_AMOUNT; what is not a number counts as 0."""
-    if math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):  # of a huge int it cannot be asked
         return 0
     return round(min(max(value, 0), LARGEST_AMOUNT))
 

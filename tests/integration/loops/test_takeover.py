@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.domain.legacy import in_our_form
 from scheduler.domain.policy import is_exclusive
 from scheduler.domain.shard import ClusterRecord
-from scheduler.domain.workload import WorkloadSpec
+from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
 from scheduler.pb import agent_pb2
+from scheduler.store import takeover
 from scheduler.store.etcd import Etcd
 from scheduler.store.keys import (
     ATTACHMENTS,
@@ -223,6 +225,24 @@ async def test_F86_drift_does_not_take_it_for_unknown() -> None:
             fleet.clock.forward(300)
         assert not await fleet.exists(DRIFTS, "n-1/web/orphan_on_agent")
         assert sorted(fake.copies) == ["bad", "web"], "only what no record speaks of is removed"
+
+
+async def test_F86_a_record_that_hits_a_defect_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left, told of and counted; what comes after it in the order is taken over in the same cycle."""
+
+    def defective(spec: WorkloadSpec, status: WorkloadStatus | None) -> tuple[WorkloadSpec, WorkloadStatus]:
+        if spec.id == "bad":
+            raise OverflowError("int too large to convert to float")
+        return in_our_form(spec, status)
+
+    monkeypatch.setattr(takeover, "in_our_form", defective)
+    async with world() as fleet:
+        await with_copy(fleet)
+        await store(fleet, "two keys", workload_id="bad")
+        await store(fleet, "two keys")
+        await fleet.cycle()
+        assert (await fleet.status()).epoch > 0
+        assert fleet.results.count(("LeaveLegacy", False)) == 1
 
 
 async def test_F86_a_wake_up_takes_it_over_at_once() -> None:

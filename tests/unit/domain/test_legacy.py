@@ -12,6 +12,7 @@ from scheduler.domain.legacy import LegacyWorkload, in_our_form, is_foreign, leg
 from scheduler.domain.node import Node
 from scheduler.domain.policy import allows_move, is_exclusive
 from scheduler.domain.workload import WorkloadSpec, WorkloadStatus
+from scheduler.placement.request import LARGEST_AMOUNT, request_of
 from tests.support.legacy import REVISION, spec_json, status_json, unassigned, whole_json
 
 
@@ -115,6 +116,47 @@ def test_F86_what_is_being_deleted_stays_so() -> None:
     """Deletion is a one-way flag, also across the takeover."""
     spec, status = whole(status="Deleting")
     assert (spec.desired_state, status.status) == ("Deleted", "Deleting")
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("epoch", {"epoch": 2**70}),
+        ("generation", {"generation": 2**63 - 1}),
+        ("interruptions", {"interruptions": 2**31 - 1}),
+        ("retry.attempts", {"retry": {"attempts": 2**40}}),
+        ("replicas", {"replicas": 1_000_000}),
+        (
+            "not Unicode",
+            {
+                "statusInfo": {"actualState": "Failed"},
+                "metadata": {"retry_terminal": "true", "reason_code": "\ud800"},
+            },
+        ),
+    ],
+)
+def test_F86_what_no_answer_could_show_is_a_flaw(field: str, wrong: dict[str, Any]) -> None:
+    """Shown, it would break each list that it is in; stored, it could not be read again."""
+    flawed = LegacyWorkload.from_json(whole_json(**wrong))
+    assert field in legacy_flaw("web", flawed)
+
+
+def test_F86_a_time_that_has_no_year_in_utc_is_none() -> None:
+    """The wire could not say it."""
+    spec, _ = whole(createdAt="9999-12-31T23:59:59-23:00")
+    assert spec.created_at is None
+
+
+def test_F86_it_is_no_copy_of_another_workload() -> None:
+    """As one it would be removed: that workload wants none."""
+    spec, _ = whole(replicaOf="db", replicaRevision="r")
+    assert (spec.replica_of, spec.replica_revision) == ("", "")
+
+
+def test_F86_an_amount_of_any_size_is_cut_off() -> None:
+    """Also one that no floating-point number can hold."""
+    spec, _ = whole(type="vm", vm={"name": "v", "vcpus": 10**400}, resources={})
+    assert request_of(spec).cpu_millicores == LARGEST_AMOUNT
 
 
 def test_F86_a_machine_stays_exclusive() -> None:
