@@ -61,6 +61,8 @@ class Outbox(ABC, Generic[T]):
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._most = BATCH
+        """Items of the next batch."""
         self._failures = 0
         self._redis_again_at = 0.0
         self.dropped = 0
@@ -91,12 +93,15 @@ class Outbox(ABC, Generic[T]):
         """Have an item sent some time soon. Returns at once."""
         if len(self._waiting) >= self._buffer:
             self._waiting.popleft()
-            self.dropped += 1
-            self._on_drop()
+            self._drop()
         self._waiting.append(item)
         self._news.set()
         if self._task is None and not self._closing:
             self._task = asyncio.get_running_loop().create_task(self._send_all(), name=self.what)
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self._on_drop()
 
     async def _send_all(self) -> None:
         while self._waiting or not self._closing:
@@ -106,12 +111,31 @@ class Outbox(ABC, Generic[T]):
                 continue
             if self.gather_seconds and not self._closing:
                 await asyncio.sleep(self.gather_seconds)
-            await asyncio.sleep(await self._send_some())
+            await asyncio.sleep(await self._send_or_narrow())
+
+    async def _send_or_narrow(self) -> float:
+        """Send a batch. The item for which one cannot be written is found by halves and dropped: it stops no other."""
+        try:
+            pause = await self._send_some()
+        except Exception as error:  # noqa: BLE001 - one bad item must not stop all others
+            if not (tried := self._first(self._most)):
+                return STORE_PAUSE_SECONDS
+            self._most = max(1, len(tried) // 2)
+            if len(tried) == 1:
+                _log.exception("an item cannot be written and is dropped", what=self.what)
+                self._sent(tried)
+                self._drop()
+                self._most = BATCH
+            else:
+                _log.warning("a batch cannot be written; a smaller one is tried", what=self.what, error=repr(error))
+            return STORE_PAUSE_SECONDS
+        self._most = BATCH
+        return pause
 
     async def _send_some(self) -> float:
         """Send a batch, to Redis if it answers, else to etcd; return how long to wait before the next."""
         if self._redis is not None and time.monotonic() >= self._redis_again_at:
-            batch = self._first(BATCH)
+            batch = self._first(self._most)
             try:
                 await self._to_redis(batch)
             except TelemetryUnavailable as error:
@@ -135,7 +159,7 @@ class Outbox(ABC, Generic[T]):
         again = max(0.0, self._redis_again_at - time.monotonic())
         if not self._has_store:
             return again
-        batch = self._first(STORE_BATCH)
+        batch = self._first(min(STORE_BATCH, self._most))
         try:
             await self._to_etcd(batch)
         except (StoreUnavailable, Conflict) as error:

@@ -260,3 +260,21 @@ async def test_F70_closing_sends_what_waits_and_does_not_wait_for_a_dead_redis(r
     async with asyncio.timeout(5):
         await lost.close()
     await dead.aclose()
+
+
+async def test_F70_F71_a_record_that_cannot_be_read_stops_no_other(etcd: Etcd) -> None:
+    """Its outcome is dropped and counted; those before and after it are written."""
+    dropped: list[None] = []
+    await etcd.txn((), [Put(RECONCILIATIONS.key("bad"), b"no JSON")])
+    history = History(
+        None, max_entries=100, ttl_seconds=60, store=stored_by(etcd), on_drop=lambda: dropped.append(None)
+    )
+    for workload_id in ("web", "bad", "db"):
+        history.record(workload_id, "Assign", success=True)
+    await sent(history)
+    history.record("later", "Assign", success=True)
+    await sent(history)
+    stored = {RECONCILIATIONS.id_of(kv.key) for kv in (await etcd.scan(RECONCILIATIONS.prefix))[0]}
+    assert stored == {"web", "bad", "db", "later"}
+    assert len(dropped) == 1
+    await history.close()
