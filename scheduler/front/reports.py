@@ -203,7 +203,9 @@ class Reports:
                 return
             state = _STATES.get(wire.state) or _state_of(wire.state)
             # Under a key of its own: the report of the same copy must not take its place.
-            self.pump.offer((node_id, f"~{workload_id}"), Stranger(workload_id, state, max(0, wire.assignment_epoch)))
+            stranger = Stranger(workload_id, state, max(0, wire.assignment_epoch))
+            if not self.pump.offer((node_id, f"~{workload_id}"), stranger):
+                copies.roster_incomplete = True
 
     async def _write_stranger(self, node_id: str, change: Stranger) -> None:
         workload_id = change.workload_id
