@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.convergence.replicas import Change, changes, paced
+from scheduler.convergence.replicas import Change, What, changes, paced
 from scheduler.domain.groups import Groups
 from scheduler.domain.replicas import FIRST_NUMBER, replica_id
 from scheduler.domain.workload import WorkloadSpec
 from scheduler.store import cache as caches
-from scheduler.store.keys import SPECS, STATUSES
+from scheduler.store.keys import LEGACY, SPECS, STATUSES
 
 
 class ReplicaIndex:
@@ -41,11 +41,17 @@ class ReplicaIndex:
         if parent:
             ids |= {replica_id(workload_id, number) for number in range(FIRST_NUMBER, parent.replicas + 1)}
         copies = {i: spec for i in ids if (spec := self._cache.get(SPECS, i).record)}
-        found = changes(parent, copies)
+        found = [change for change in changes(parent, copies) if not self._is_taken(change)]
         if not found:
             return []
         statuses = {i: self._cache.get(STATUSES, i).record for i in (workload_id, *copies)}
         return paced(parent, found, copies, statuses)
+
+    def _is_taken(self, change: Change) -> bool:
+        """Whether a workload of another scheduler's has the id of a copy to create: it is left to its takeover."""
+        if change.what is not What.CREATE or not self._cache.mirrors(LEGACY):
+            return False
+        return self._cache.get(LEGACY, change.id).record is not None
 
     def _take(self, records: Sequence[caches.Change]) -> None:
         for change in records:

@@ -245,6 +245,24 @@ async def test_F86_a_record_that_hits_a_defect_stops_no_other(monkeypatch: pytes
         assert fleet.results.count(("LeaveLegacy", False)) == 1
 
 
+async def test_F86_F87_a_record_under_the_id_of_a_copy_costs_no_cycle_anything() -> None:
+    """While it cannot be read the copy is not created, and nobody asks etcd about it in vain."""
+    counting = CountingEtcd(MemoryEtcd())
+    async with world(counting) as fleet:
+        await fleet.add_node("n-1")
+        await fleet.apply(WorkloadSpec(id="db", type="container", image="nginx:1"))
+        await store(fleet, workload_id="db.2", type="lambda")
+        known = (await fleet.store.get(SPECS, "db")).record
+        assert known
+        await put(fleet.store, SPECS, "db", known.replace(replicas=2, generation=2))
+        for _ in range(3):
+            await fleet.cycle()
+        assert not await fleet.exists(SPECS, "db.2")
+        counting.calls.clear()
+        await fleet.cycle()
+        assert not counting.calls, counting.calls
+
+
 async def test_F86_a_wake_up_takes_it_over_at_once() -> None:
     """Whatever has called for the look."""
     async with world() as fleet:
