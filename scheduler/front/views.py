@@ -18,11 +18,17 @@ from scheduler.telemetry.pulses import Usage
 
 
 def timestamp(when: datetime | None) -> Timestamp | None:
-    """Return the wire's time; None stays None, which leaves the field unset."""
+    """Return the wire's time; None, which leaves the field unset, for none and for one that the wire cannot hold.
+
+    What another scheduler has stored may be such a one: the years of UTC begin with 1.
+    """
     if when is None:
         return None
     found = Timestamp()
-    found.FromDatetime(when)
+    try:
+        found.FromDatetime(when)
+    except (ValueError, OverflowError):
+        return None
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -91,3 +91,14 @@ def test_a_node_that_was_never_heard_has_no_heartbeat_and_all_of_it_is_available
     assert [(t.key, t.value, t.effect) for t in view.taints] == [("k", "v", "NoSchedule")]
     busy = node_view(node, Vital(5.0, Use(500, 100)), None, shard=0, workloads=0)
     assert (busy.available_cpu_cores, busy.available_memory_mb, busy.last_heartbeat.seconds) == (1.5, 900, 5)
+
+
+@pytest.mark.parametrize("hours", [14, -14])
+def test_F86_a_time_that_the_wire_cannot_hold_is_left_out(hours: int) -> None:
+    """A record of another scheduler may hold one; lists must show it all the same."""
+    zone = timezone(timedelta(hours=hours))
+    when = datetime.min.replace(tzinfo=zone) if hours > 0 else datetime.max.replace(tzinfo=zone)
+    spec = WorkloadSpec(id="w", type="container", created_at=when)
+    assert timestamp(when) is None
+    view = workload_view(spec, WorkloadStatus(id="w"), shown="Pending", since=None, usage=None)
+    assert not view.HasField("created_at")
