@@ -93,18 +93,18 @@ def plain_score(known: Known, request: Request, node_id: str) -> float:
     """Compute the formula for one node, term by term."""
     one, ledger, use = known[node_id]
     totals, promised, used = capacity(one), committed(ledger), (use.cpu_millicores, use.memory_mb)
-    if min(totals[:2]) <= 0:
-        return NO_CAPACITY_SCORE
     counts = {i: sum(c.kind == "workload" for c in held.commitments.values()) for i, (_, held, _) in known.items()}
     most = max(counts.values())
     spread = 1 - counts[node_id] / most if most else 1
     soft = {(t.key, t.value) for t in one.taints if t.effect == "PreferNoSchedule"}
     taints = [Taint(key=key, value=value, effect="PreferNoSchedule") for key, value in soft]
     disliked = sum(not any(each.covers(t) for each in request.tolerations) for t in taints)
-    shares = [((t - u) - max(0, p - u)) / t for t, p, u in zip(totals, promised, used, strict=False)]
     copies = sum(
         c.replica_set == request.replica_set != "" and c.kind == "workload" for c in ledger.commitments.values()
     )
+    if min(totals[:2]) <= 0:
+        return NO_CAPACITY_SCORE - disliked - copies
+    shares = [((t - u) - max(0, p - u)) / t for t, p, u in zip(totals[:2], promised, used, strict=False)]
     return 0.4 * shares[0] + 0.4 * shares[1] + 0.2 * spread + jitter(request.workload_id, node_id) - disliked - copies
 
 
