@@ -39,9 +39,8 @@ up: $(READY) ## Start a whole cluster on this machine; Ctrl-C stops it (ARGS="--
 down: $(READY) ## Stop the cluster of `make up`
 	@exec $(BIN)/fleetbeat down $(ARGS)
 
-# In their order, for the few tests that take long come first: by default, files with few tests come last, alone.
 test: $(READY) ## Run all tests, four at a time; most of them wait (ARGS="tests/unit -k name" runs some)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
 lint: $(READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
