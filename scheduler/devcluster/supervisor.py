@@ -21,7 +21,7 @@ from scheduler.devcluster.display import Display, Snapshot
 from scheduler.devcluster.plan import AGENTS, CONTROL, SERVERS, ChildSpec, Site, addresses, shard_of
 from scheduler.devcluster.status import ClusterStatus, StatusReader
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _EARLY_DEATHS_MAX = 3
 _LOOK_EVERY_SECONDS = 0.1
 _TICK_SECONDS = 1.0

@@ -20,7 +20,7 @@ import psutil
 from scheduler.devcluster.folder import Folder
 
 FLEETBEAT = str(pathlib.Path(sys.executable).parent / "fleetbeat")
-UP_SECONDS = 90.0
+UP_SECONDS = 210.0
 DOWN_SECONDS = 90.0
 WAIT_SECONDS = 60.0
 _MARK = "FLEETBEAT_TEST_CLUSTER"
